@@ -36,14 +36,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 }
 TEMPLATE = "{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
 PERMUTED = ("llama", "arcee", "granite", "granitemoe", "olmo", "smollm3")  # converters that derive from Llama's
-SHIFTED = (
-    "qwen35",
-    "qwen35moe",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "nemotron",
-)  # "layernorm1p", and norms that multiply by 1 + weight
+SHIFTED = ("qwen35", "qwen35moe", "gemma", "gemma2", "gemma3", "nemotron")  # norms that multiply by 1 + weight
 F32, F16 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16
 
 
@@ -143,37 +136,34 @@ def tensors(family: str, config: Any, model: nn.Module) -> Iterator[tuple[str, T
         yield "rope_freqs.weight", llama3_factors(config.head_dim, rope)
 
 
+RENAMED = {  # ends of transformers' names, and the tensors that hold them
+    "e_score_correction_bias": "exp_probs_b.bias",
+    "expert_bias": "exp_probs_b.bias",
+    "experts.down_proj": "ffn_down_exps.weight",
+    "block_sparse_moe.router.weight": "ffn_gate_inp.weight",
+    "shared_mlp.output_linear.weight": "ffn_down_shexp.weight",
+}
+MERGED = {"experts.gate_up_proj": ("exps", 1), "shared_mlp.input_linear.weight": ("shexp", 0)}  # gates, and the rest
+
+
 def in_parts(family: str, config: Any, name: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
     """A weight as the original models name and split it, before transformers merged it; or as the converter does."""
-    layer = next(iter(re.findall(r"layers\.(\d+)", name)), "")
-    if family == "gpt-oss" and "mlp.experts." in name:
-        merged, bias = "gate_up" in name, name.endswith("_bias")
-        value = value if bias else value.transpose(-1, -2)
-        leaf = "bias" if bias else "weight"
-        if not merged:
-            yield f"blk.{layer}.ffn_down_exps.{leaf}", value
-            return
-        for at, part in enumerate(("gate", "up")):
-            yield f"blk.{layer}.ffn_{part}_exps.{leaf}", value[:, at::2]
-    elif name.endswith("experts.gate_up_proj"):
-        for part, rows in zip(("gate", "up"), value.chunk(2, 1), strict=True):
-            yield f"blk.{layer}.ffn_{part}_exps.weight", rows
-    elif name.endswith(("e_score_correction_bias", "expert_bias")):
-        yield f"blk.{layer}.exp_probs_b.bias", value
-    elif name.endswith("experts.down_proj"):
-        yield f"blk.{layer}.ffn_down_exps.weight", value
-    elif name.endswith("block_sparse_moe.router.weight"):
-        yield f"blk.{layer}.ffn_gate_inp.weight", value
-    elif name.endswith("shared_mlp.input_linear.weight"):
-        for part, rows in zip(("gate", "up"), value.chunk(2, 0), strict=True):
-            yield f"blk.{layer}.ffn_{part}_shexp.weight", rows
-    elif name.endswith("shared_mlp.output_linear.weight"):
-        yield f"blk.{layer}.ffn_down_shexp.weight", value
+    block = f"blk.{next(iter(re.findall(r'layers.([0-9]+)', name)), '')}"
+    renamed = next((said for end, said in RENAMED.items() if name.endswith(end)), None)
+    merged = next((said for end, said in MERGED.items() if name.endswith(end)), None)
+    if family == "gpt-oss" and "mlp.experts." in name:  # gates and the rest are neighbours
+        leaf, value = ("bias", value) if name.endswith("_bias") else ("weight", value.mT)
+        parts = {"gate": value[:, ::2], "up": value[:, 1::2]} if "gate_up" in name else {"down": value}
+        yield from ((f"{block}.ffn_{part}_exps.{leaf}", rows) for part, rows in parts.items())
+    elif renamed:
+        yield f"{block}.{renamed}", value
+    elif merged:
+        for part, rows in zip(("gate", "up"), value.chunk(2, merged[1]), strict=True):
+            yield f"{block}.ffn_{part}_{merged[0]}.weight", rows
     elif ".linear_attn." in name:
         yield from _linear(config, name.replace("dt_bias", "dt_proj.bias"), value)
     elif family == "gptneox" and "query_key_value" in name:
-        heads = config.num_attention_heads
-        rows = value.reshape(heads, 3, -1, *value.shape[1:])
+        rows = value.reshape(config.num_attention_heads, 3, -1, *value.shape[1:])
         yield name, torch.cat([rows[:, part].flatten(0, 1) for part in range(3)])
     else:
         yield name, value
@@ -350,7 +340,7 @@ LLAMA3 |= {"original_max_position_embeddings": 64}
 YARN = {**PLAIN, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 NO_WINDOW: dict[str, Any] = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
 SLIDING, FULL = "sliding_attention", "full_attention"
-SIX, FOUR = [*[SLIDING] * 5, FULL], [*[SLIDING] * 3, FULL]
+SIX, FOUR, FULLS = [*[SLIDING] * 5, FULL], [*[SLIDING] * 3, FULL], [FULL] * 4
 GEMMA3: dict[str, Any] = {"query_pre_attn_scalar": 16, "num_hidden_layers": 6, "layer_types": SIX}
 GEMMA3["rope_parameters"] = {"full_attention": PLAIN, "sliding_attention": {**PLAIN, "rope_theta": 500.0}}
 LFM2 = {"num_hidden_layers": 3, "num_dense_layers": 1, "layer_types": ["conv", FULL, "conv"]}
@@ -404,11 +394,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen35": ("qwen35", "qwen3_5_text", QWEN3_5),
     "qwen35moe": ("qwen35moe", "qwen3_5_moe_text", {**QWEN3_5, "shared_expert_intermediate_size": 32}),
     "seed_oss": ("seed_oss", "seed_oss", {"attention_out_bias": True}),
-    "smollm3": (
-        "smollm3",
-        "smollm3",
-        {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "layer_types": [FULL] * 4},
-    ),
+    "smollm3": ("smollm3", "smollm3", {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "layer_types": FULLS}),
     "starcoder2": ("starcoder2", "starcoder2", {"sliding_window": 4096, "use_bias": True}),
     "stablelm": ("stablelm", "stablelm", {"use_qkv_bias": True}),
     "stablelm, both at once": ("stablelm", "stablelm", {"use_parallel_residual": True}),

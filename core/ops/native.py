@@ -9,6 +9,7 @@ do the work. It uses torch's own threads where it can, see `openmp`.
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +47,27 @@ CHUNKS, VOTERS = (8, 16, 32), 4  # keys of a chunk that gets votes; tokens whose
 # 8 uncut heads take 4 to 6% less time than in shares of 512, 0 to 3% less than in these (12 rows, 2,048 keys and more).
 KEYS_OF_A_SHARE = 1024
 KEYS_OF_MASSES = 512  # masses of so many keys are computed together
+P, N = ctypes.c_void_p, ctypes.c_int64
+CALLS: dict[str, tuple[Any, ...]] = {  # of the library: what each gives, and what it takes
+    "attention": (None, *[P] * 6, N),
+    "attention_from": (None, *[P] * 5, *[N] * 2, *[P] * 2),
+    "between": (None, *[P] * 9, *[N] * 2),
+    "blocks": (None, *[P] * 2, N, *[P] * 3, N, *[P] * 2, N),
+    "brain_product": (N, *[P] * 3, *[N] * 2),
+    "has_matrices": (N,),
+    "move": (None, *[P] * 5, *[N] * 5),
+    "norm": (None, *[P] * 3, *[N] * 2, ctypes.c_float),
+    "panel": (N,),
+    "pass": (N, *[P] * 3, N, *[P] * 9, N, P),
+    "product": (None, *[P] * 3, *[N] * 2),
+    "puts": (N, N),
+    "rounds": (None, N),
+    "scale": (N, *[P] * 2, *[N] * 2),
+    "silu": (None, *[P] * 2, N),
+    "store": (N, N, P, *[N] * 2, P, N),
+    "votes": (None, *[P] * 3, ctypes.c_double, *[N] * 7),
+    "widen": (None, *[P] * 2, N, P, N),
+}
 
 
 def _counts(num_new: int, rows: int, chunk: int) -> bool:
@@ -70,50 +92,19 @@ class SmallRows:
 
     def __init__(self, library: Path, openmp: OpenMP | None = None) -> None:
         self.reads_prompts = True  # whether long passes come here too; where they are measured, `backend` decides
-        pointers, number = ctypes.c_void_p, ctypes.c_int64
         self.library = loaded = ctypes.CDLL(str(library))
+        for name, (gives, *takes) in CALLS.items():
+            call = getattr(loaded, f"small_rows_{name}")
+            call.restype, call.argtypes = gives, takes
         loaded.small_rows_threads(ctypes.byref(openmp or torch_openmp()))
         self._threads = process_threads()
-        self._call = loaded.small_rows_attention
-        self._call_norm, self._call_silu = loaded.small_rows_norm, loaded.small_rows_silu
-        self._call_product, self._call_between = loaded.small_rows_product, loaded.small_rows_between
-        self._call_votes = loaded.small_rows_votes
-        self._call_move = loaded.small_rows_move
-        self._call_move.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 5
-        self._call_from, self._call_blocks = loaded.small_rows_attention_from, loaded.small_rows_blocks
-        calls = (self._call_from, self._call_blocks, self._call, self._call_norm, self._call_silu, self._call_move)
-        for call in (*calls, self._call_product, self._call_between, self._call_votes):
-            call.restype = None
-        loaded.small_rows_panel.restype = ctypes.c_int64
         self.panel: int = loaded.small_rows_panel()  # outputs whose packed weights lie beside each other
-        self._call.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64]
-        self._call_from.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 2
-        self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
-        self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
-        self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
-        self._call_votes.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_double, *[ctypes.c_int64] * 7]
-        self._call_brain = loaded.small_rows_brain_product
-        self._call_brain.restype, self._call_brain.argtypes = number, self._call_product.argtypes
-        self.multiplies_brain = bool(self._call_brain(None, None, None, 0, 0))  # whether `product` can
-        loaded.small_rows_rounds.argtypes, loaded.small_rows_rounds.restype = [ctypes.c_int64], None
-        loaded.small_rows_store.argtypes = [number, pointers, *[number] * 2, pointers, number]
-        loaded.small_rows_store.restype = number
-        loaded.small_rows_widen.argtypes = [*[pointers] * 2, number, pointers, number]
-        loaded.small_rows_widen.restype = None
-        loaded.small_rows_has_matrices.restype = ctypes.c_int64
+        self.multiplies_brain = bool(loaded.small_rows_brain_product(None, None, None, 0, 0))  # whether `product` can
         self.has_matrices = bool(loaded.small_rows_has_matrices())
         # Types of keys and values that attention multiplies by matrix units, see `amx_attention.h`
         self.by_matrices = frozenset(FASTER_BY_MATRICES if self.has_matrices else ())
-        self._call_between.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_int64] * 2
-        self._call_pass = loaded.small_rows_pass
-        self._call_pass.restype = ctypes.c_int64
-        self._call_blocks.argtypes = [*[pointers] * 2, number, *[pointers] * 3, number, *[pointers] * 2, number]
-        self._call_pass.argtypes = [*[pointers] * 3, number, *[pointers] * 9, number, pointers]
-        loaded.small_rows_puts.restype, loaded.small_rows_puts.argtypes = ctypes.c_int64, [ctypes.c_int64]
         # Types of keys and values whose new rows `whole_pass` can write
         self.puts = frozenset(dtype for kind, dtype in enumerate(KEPT_AS) if loaded.small_rows_puts(kind))
-        self._call_scale = loaded.small_rows_scale
-        self._call_scale.restype, self._call_scale.argtypes = number, [pointers, pointers, number, number]
 
     @property
     def threads(self) -> int:
@@ -161,7 +152,7 @@ class SmallRows:
         sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, *work)
         pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
         told = None if votes is None else votes.data_ptr()
-        self._call(*pointers, told, ctypes.byref(sizes), KEPT_AS.index(k.dtype))
+        self.library.small_rows_attention(*pointers, told, ctypes.byref(sizes), KEPT_AS.index(k.dtype))
         return out.view(batch, heads, num_new, dim), None if votes is None else votes[..., : -(-total // chunk)]
 
     def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -179,7 +170,7 @@ class SmallRows:
         """Rows x [..., D], float32 on CPU, as integers with a scale; None: a number is infinite, or nearly."""
         rows = x.contiguous()
         out = torch.empty(*x.shape[:-1], x.shape[-1] + SCALE, dtype=torch.int16)
-        fits = self._call_scale(rows.data_ptr(), out.data_ptr(), x.numel() // x.shape[-1], x.shape[-1])
+        fits = self.library.small_rows_scale(rows.data_ptr(), out.data_ptr(), x.numel() // x.shape[-1], x.shape[-1])
         return out if fits else None
 
     def _unit(self, kept: torch.dtype, dim: int, group: int) -> int:
@@ -224,7 +215,7 @@ class SmallRows:
         sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, *work)
         pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), ctypes.byref(sizes))
         states = [None if state is None else state.data_ptr() for state in (before, after)]
-        self._call_from(*pointers, KEPT_AS.index(k.dtype), first, *states)
+        self.library.small_rows_attention_from(*pointers, KEPT_AS.index(k.dtype), first, *states)
         return out.view(1, heads, count, dim)
 
     def blocks(
@@ -253,7 +244,7 @@ class SmallRows:
         pointers = (into.out.data_ptr(), into.lse.data_ptr(), ctypes.byref(sizes))
         told = (None, None) if masses is None else (masses.shares.data_ptr(), masses.lse.data_ptr())
         kind = KEPT_AS.index(blocks.dtype)
-        self._call_blocks(q.data_ptr(), blocks.data_ptr(), len(blocks), *pointers, kind, *told, brief)
+        self.library.small_rows_blocks(q.data_ptr(), blocks.data_ptr(), len(blocks), *pointers, kind, *told, brief)
 
     def votes(self, queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
         """The attention that queries [H_kv, R, D] give to keys [H_kv, C, D], summed over R: [H_kv, C], float32 on CPU.
@@ -264,7 +255,7 @@ class SmallRows:
         asked = queries.contiguous()
         out = torch.empty(heads, keys.shape[1], dtype=torch.float32)
         sizes = (scaling, heads, rows, keys.shape[1], dim, keys.stride(0), keys.stride(1), self._threads.now())
-        self._call_votes(asked.data_ptr(), keys.data_ptr(), out.data_ptr(), *sizes)
+        self.library.small_rows_votes(asked.data_ptr(), keys.data_ptr(), out.data_ptr(), *sizes)
         return out
 
     def move_chunks(self, source: Tensor, target: Tensor, where: tuple[Tensor, Tensor, Tensor], size: int) -> None:
@@ -281,7 +272,7 @@ class SmallRows:
         from_head, to_head = source.stride(1) * source.element_size(), target.stride(1) * target.element_size()
         indices = [numbers.contiguous() for numbers in where]
         pointers = (source.data_ptr(), target.data_ptr(), *(numbers.data_ptr() for numbers in indices))
-        self._call_move(*pointers, len(indices[0]), width, from_head, to_head, self._threads.now())
+        self.library.small_rows_move(*pointers, len(indices[0]), width, from_head, to_head, self._threads.now())
 
     def product(self, x: Tensor, layer: LinearSizes, *, brain: bool = False) -> Tensor:
         """x [..., I] through a packed layer, [..., O]; float32 on CPU, any number of rows.
@@ -291,7 +282,7 @@ class SmallRows:
         rows = x.contiguous()
         out = torch.empty(*x.shape[:-1], layer.outs, dtype=torch.float32)
         num_rows = x.numel() // x.shape[-1]
-        call = self._call_brain if brain else self._call_product
+        call = self.library.small_rows_brain_product if brain else self.library.small_rows_product
         call(ctypes.byref(layer), rows.data_ptr(), out.data_ptr(), num_rows, self._threads.now())
         return out
 
@@ -314,7 +305,7 @@ class SmallRows:
         """
         layers = [None if layer is None else ctypes.addressof(layer) for layer in (done, following)]
         pointers = (None if attended is None else attended.data_ptr(), *(tensor.data_ptr() for tensor in heads))
-        self._call_between(*layers, ctypes.addressof(scratch), *pointers, num_rows, self._threads.now())
+        self.library.small_rows_between(*layers, ctypes.addressof(scratch), *pointers, num_rows, self._threads.now())
 
     def whole_pass(
         self,
@@ -358,7 +349,7 @@ class SmallRows:
         out = torch.empty(keep, vocab, dtype=torch.float32)
         beside = BesideSizes.of(log, votes)
         pointers = [(ctypes.c_void_p * len(kind))(*(layer.data_ptr() for layer in kind)) for kind in (k, v)]
-        fits = self._call_pass(
+        fits = self.library.small_rows_pass(
             ctypes.byref(model),
             ctypes.byref(scratch),
             ctypes.byref(sizes),
@@ -376,14 +367,14 @@ class SmallRows:
         rows = x.contiguous()
         out = torch.empty_like(rows)
         sizes = (x.numel() // x.shape[-1], x.shape[-1])
-        self._call_norm(rows.data_ptr(), weight.data_ptr(), out.data_ptr(), *sizes, eps)
+        self.library.small_rows_norm(rows.data_ptr(), weight.data_ptr(), out.data_ptr(), *sizes, eps)
         return out
 
     def silu(self, x: Tensor) -> Tensor:
         """x / (1 + e^-x) of x, float32 on CPU."""
         rows = x.contiguous()
         out = torch.empty_like(rows)
-        self._call_silu(rows.data_ptr(), out.data_ptr(), x.numel())
+        self.library.small_rows_silu(rows.data_ptr(), out.data_ptr(), x.numel())
         return out
 
 

@@ -5,7 +5,7 @@ tensors between streams gets its streams from `of`, so that tests can simulate a
 """
 
 import contextlib
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,119 +13,56 @@ from torch import Tensor
 from core.ops.host_memory import near
 
 
-class Event(Protocol):
-    """A mark in a stream's work. An event that was never recorded counts as passed."""
+class Done:
+    """A stream without work, and an event that has passed; those of CUDA are torch's."""
 
     def record(self, stream: Any) -> None:
-        """Mark the work that the stream has been given so far; replaces the earlier mark."""
+        """Mark the work that the stream has been given so far; replaces the earlier mark. An event's."""
 
     def synchronize(self) -> None:
-        """Block the host until the mark is passed."""
-
-
-class Stream(Protocol):
-    """Work of a device, done in order."""
+        """Block the host until the mark is passed; one that was never recorded counts as passed. An event's."""
 
     def wait_event(self, event: Any) -> None:
-        """Later work of the stream waits for the mark that `event` has now."""
+        """Later work waits for the mark that `event` has now. A stream's."""
 
 
-class Streams(Protocol):
-    """The streams, events and memory operations of a device."""
+class Streams:
+    """The streams, events and memory operations of a device: of a processor, whose work is done when a call returns."""
 
-    @property
-    def asynchronous(self) -> bool:
-        """Whether the host runs ahead of the device."""
+    asynchronous = False  # whether the host runs ahead of the device
 
-    def current(self) -> Stream:
+    def current(self) -> Any:
         """The stream that computes."""
+        return Done()
 
-    def stream(self) -> Stream:
+    def stream(self) -> Any:
         """A new stream beside the computing one."""
+        return Done()
 
-    def event(self) -> Event:
+    def event(self) -> Any:
         """A new event."""
+        return Done()
 
-    def copy(self, into: Tensor, source: Tensor, stream: Stream) -> None:
+    def copy(self, into: Tensor, source: Tensor, stream: Any) -> None:
         """Copy as part of the stream's work. With pageable memory the host waits for the copy."""
+        into.copy_(source)
 
-    def share(self, memory: Tensor, stream: Stream) -> None:
+    def share(self, memory: Tensor, stream: Any) -> None:
         """Reserve freed memory of the computing stream until `stream` has finished with it."""
 
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
         """A small buffer of host memory, pinned for a GPU: uninitialised, [size]."""
+        return torch.empty(size, dtype=dtype)
 
     def pin(self, rows: Tensor) -> str:
         """Lock host memory in place; returns why that failed, "" on success. Of large memory: it locks whole pages."""
+        return "there is no GPU to pin it for"
 
     def unpin(self, rows: Tensor) -> None:
         """Unlock it after all work given to the device is done."""
 
 
-def of(device: torch.device) -> Streams:
-    """The streams of a device."""
-    return CudaStreams(device) if device.type == "cuda" else AtOnce()
-
-
-def to_device(numbers: Tensor, device: torch.device) -> Tensor:
-    """Copy a few numbers from host memory to the device; the host does not wait for the device's work.
-
-    A copy from pageable memory would wait for all of it.
-    """
-    if not len(numbers):
-        return torch.empty_like(numbers, device=device)
-    return pinned(numbers, device).to(device, non_blocking=True)
-
-
-def pinned(numbers: Tensor, device: torch.device) -> Tensor:
-    """A few numbers in host memory, from where the device can copy them while the host goes on."""
-    return numbers.pin_memory() if device.type == "cuda" else numbers
-
-
-class AtOnce:
-    """A processor as a device: work is done when the call returns, so nothing waits."""
-
-    asynchronous = False
-
-    def current(self) -> Stream:
-        return _Done()
-
-    def stream(self) -> Stream:
-        return _Done()
-
-    def event(self) -> Event:
-        return _Done()
-
-    def copy(self, into: Tensor, source: Tensor, stream: Stream) -> None:
-        into.copy_(source)
-
-    def share(self, memory: Tensor, stream: Stream) -> None:
-        """All work is done already."""
-
-    def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(size, dtype=dtype)
-
-    def pin(self, rows: Tensor) -> str:
-        return "there is no GPU to pin it for"
-
-    def unpin(self, rows: Tensor) -> None:
-        """Nothing was pinned."""
-
-
-class _Done:
-    """A stream without work, and an event that has passed."""
-
-    def record(self, stream: Any) -> None:
-        """All is done."""
-
-    def synchronize(self) -> None:
-        """All is done."""
-
-    def wait_event(self, event: Any) -> None:
-        """All is done."""
-
-
-class CudaStreams:
+class CudaStreams(Streams):
     """torch's streams and events of one GPU."""
 
     asynchronous = True
@@ -133,13 +70,13 @@ class CudaStreams:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def current(self) -> Stream:
+    def current(self) -> Any:
         return torch.cuda.current_stream(self._device)
 
-    def stream(self) -> Stream:
+    def stream(self) -> Any:
         return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
-    def event(self) -> Event:
+    def event(self) -> Any:
         return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def copy(self, into: Tensor, source: Tensor, stream: Any) -> None:
@@ -172,3 +109,23 @@ class CudaStreams:
     def unpin(self, rows: Tensor) -> None:
         torch.cuda.synchronize(self._device)
         torch.cuda.cudart().cudaHostUnregister(rows.data_ptr())  # type: ignore[no-untyped-call]
+
+
+def of(device: torch.device) -> Streams:
+    """The streams of a device."""
+    return CudaStreams(device) if device.type == "cuda" else Streams()
+
+
+def to_device(numbers: Tensor, device: torch.device) -> Tensor:
+    """Copy a few numbers from host memory to the device; the host does not wait for the device's work.
+
+    A copy from pageable memory would wait for all of it.
+    """
+    if not len(numbers):
+        return torch.empty_like(numbers, device=device)
+    return pinned(numbers, device).to(device, non_blocking=True)
+
+
+def pinned(numbers: Tensor, device: torch.device) -> Tensor:
+    """A few numbers in host memory, from where the device can copy them while the host goes on."""
+    return numbers.pin_memory() if device.type == "cuda" else numbers

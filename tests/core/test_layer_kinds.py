@@ -1,15 +1,18 @@
 """Engines over models with windowed and recurrent layers: texts, races and going back, against transformers' text."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from core.caches.layer_storage import KEPT_ROWS
 from core.config import GenerationConfig, PlacementWish, SamplingParams
+from core.engine import Engine
 from core.errors import InvalidSetting, UnsupportedModel
 from core.generation.events import Finished
 from core.kv_store.engine_store import BookStore
@@ -17,19 +20,26 @@ from core.kv_store.folder import BookFolder
 from core.models.cached_model import CachedModel
 from core.models.families import HYBRIDS
 from core.models.head_layout import is_divisible
-from core.models.loader import dims_of
 from core.models.rotary import KeyShift
 from core.planning.choices import Choice
 from core.planning.plan import Plan
 from core.planning.sizes import REMEMBERED
 from tests.core import toys
-from tests.core.models.tiny_families import family_engine, family_target, tiny_family, transformers_text
+from tests.core.models.tiny_families import family_engine, tiny_family, transformers_text
 from tests.core.toys import FIXED, last_event, random_prompt
 
 LENGTH, WRITTEN = 220, 6
 
 answer = partial(toys.answer, tokens=WRITTEN)
 written = partial(transformers_text, num_tokens=WRITTEN)
+settings = partial(GenerationConfig, max_new_tokens=WRITTEN, speculation=FIXED)
+
+
+def raced(engine: Engine, prompt: list[int], methods: Sequence[str], **fields: Any) -> list[tuple[int, ...]]:
+    """What each lane of a race writes."""
+    race = engine.race(prompt, [settings(method=method, **fields) for method in methods])
+    ended = {e.lane: e.event for e in race if isinstance(e.event, Finished)}
+    return [ended[lane].token_ids for lane in range(len(methods))]
 
 
 @pytest.mark.parametrize(
@@ -52,10 +62,8 @@ def test_every_method_writes_what_transformers_writes(family: str, placement: Pl
     methods = ["autoregressive", "retrieval", "lookup", *(("draft", "triforce", "triforce-lookup") if draft else ())]
     for method in methods:
         assert answer(engine, prompt, method).token_ids == wanted, method
-    raced = [*methods, *(("streamingllm",) if draft else ())]
-    configs = [GenerationConfig(max_new_tokens=WRITTEN, speculation=FIXED, method=method) for method in raced]
-    ended = {e.lane: e.event for e in engine.race(prompt, configs) if isinstance(e.event, Finished)}
-    assert [ended[lane].token_ids for lane in range(len(methods))] == [wanted] * len(methods)
+    lanes = raced(engine, prompt, [*methods, *(("streamingllm",) if draft else ())])
+    assert lanes[: len(methods)] == [wanted] * len(methods)
 
 
 # -------------------- windows
@@ -89,20 +97,8 @@ def test_layers_without_keys_of_their_own_read_those_of_an_earlier_layer_again(f
     assert (shape.num_layers, len(shape.full_layers), engine.info.target_layers) == (3, 1, 6)
     assert full.link_bytes == 2 * ((full.length - KEPT_ROWS) // block) * block * shape.layer_bytes > 0
     assert full.nbytes == 2 * full.length * shape.layer_bytes + shape.window_bytes(full.length)
-    assert (
-        shape.window_bytes(500) == 15 * (1 + 3) * shape.window_layer_bytes
-    )  # two layers, one of them read three times
+    assert shape.window_bytes(500) == 15 * (1 + 3) * shape.window_layer_bytes  # of two layers, one is read three times
     assert engine.plan.sizes.layers == 1 and engine.info.kv_bytes_per_token == shape.layer_bytes
-
-
-def test_heads_that_differ_otherwise_and_sharing_that_a_family_does_not_have_are_refused() -> None:
-    uneven = tiny_family(
-        "gemma4_text", per_layer_config={0: {"head_dim": 32}, 2: {"head_dim": 32}, 5: {"head_dim": 32}}
-    )
-    with pytest.raises(UnsupportedModel, match="different kinds or sizes"):
-        dims_of(uneven, "toy", weight_bytes=0)
-    with pytest.raises(UnsupportedModel, match="layers read the keys of others"):
-        dims_of(tiny_family("gemma3_text", num_kv_shared_layers=1), "toy", weight_bytes=0)
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "gemma4_text", "mistral"])
@@ -112,8 +108,7 @@ def test_no_question_reads_the_book_again_whatever_was_asked_between(
     """Questions and answers longer than what windows can forget; a race and a comparison among them."""
     monkeypatch.setattr("core.caches.full.FORGETTABLE", 32)
     engine, stock = family_engine(family)
-    fed: list[int] = []
-    feed = CachedModel.feed_tokens
+    fed, feed = list[int](), CachedModel.feed_tokens
 
     def counting(self: CachedModel, token_ids: Any, start: int, keep: int) -> Any:
         fed.extend(range(start, start + len(token_ids)) if self.name == "full" else ())
@@ -121,7 +116,7 @@ def test_no_question_reads_the_book_again_whatever_was_asked_between(
 
     monkeypatch.setattr(CachedModel, "feed_tokens", counting)
     book, method = random_prompt(900), "lookup" if family == "mistral" else "retrieval"
-    config = GenerationConfig(max_new_tokens=WRITTEN, speculation=FIXED, method=method)
+    config = settings(method=method)
     for number, size in enumerate((200, 30, 5, 90, 150, 2)):
         prompt = [*book, *random_prompt(size, seed=10 + number)]
         last = last_event(engine.generate(prompt, config, boundary=len(book)))
@@ -163,15 +158,10 @@ def test_what_is_remembered_of_windows_is_planned(family: str, monkeypatch: pyte
 def test_a_race_draws_what_each_lane_would_draw_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.generation.interleave.SLICE_SECONDS", 0.0)  # lanes change after every round
     engine, _ = family_engine("falcon_h1", draft="llama")
-    prompt, sampling = random_prompt(LENGTH), SamplingParams(temperature=0.8)
+    prompt, sampled = random_prompt(LENGTH), {"sampling": SamplingParams(temperature=0.8), "seed": 3}
     methods = ("autoregressive", "triforce", "retrieval", "retrieval", "h2o")
-    alone = [answer(engine, prompt, method, sampling=sampling, seed=3).token_ids for method in methods]
-    configs = [
-        GenerationConfig(max_new_tokens=WRITTEN, speculation=FIXED, method=m, sampling=sampling, seed=3)
-        for m in methods
-    ]
-    ended = {e.lane: e.event for e in engine.race(prompt, configs) if isinstance(e.event, Finished)}
-    assert [ended[lane].token_ids for lane in range(len(methods))] == alone
+    alone = [answer(engine, prompt, method, **sampled).token_ids for method in methods]
+    assert raced(engine, prompt, methods, **sampled) == alone
 
 
 @pytest.mark.parametrize("family", sorted(HYBRIDS))
@@ -202,34 +192,22 @@ def test_another_question_begins_where_the_book_ends() -> None:
     assert answer(engine, followed, "lookup", boundary=end).reused_tokens == len(followed) - 1
 
 
-def test_a_reading_that_was_cancelled_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reading_that_was_cancelled_goes_on() -> None:
     engine, stock = family_engine("falcon_h1")
     prompt = random_prompt(LENGTH)
     reading = engine.read(prompt)
     for _ in range(3):
         next(reading)
-    cast(Any, reading).close()
+    reading.close()
     ended = answer(engine, prompt, "retrieval")
     assert ended.reused_tokens == 128 and ended.token_ids == written(stock, prompt)
 
 
-def test_what_does_not_go_with_recurrent_layers_is_refused(tmp_path: Any) -> None:
+def test_what_does_not_go_with_recurrent_layers_is_refused(tmp_path: Path) -> None:
     engine, _ = family_engine("falcon_h1")
     with pytest.raises(InvalidSetting, match="recurrent layers are not kept"):
-        BookStore(cast(Any, engine), BookFolder(tmp_path))
-    target, _ = family_target("falcon_h1")
+        BookStore(engine, BookFolder(tmp_path))
+    target = engine._models.target
     with pytest.raises(UnsupportedModel, match="can be moved"):
         KeyShift.of(target.module, target.shape)
     assert not is_divisible(tiny_family("falcon_h1")) and not target.dims.plain and not target.dims.layerwise
-    for family in ("bamba", "falcon_h1", "granitemoehybrid"):  # a token alone is not clamped in transformers
-        dims_of(tiny_family(family, time_step_limit=(0.0, float("inf"))), "x", weight_bytes=0)
-        with pytest.raises(UnsupportedModel, match="time_step_limit"):
-            dims_of(tiny_family(family, time_step_limit=(0.0, 0.05)), "x", weight_bytes=0)
-    with pytest.raises(UnsupportedModel, match="recurrent layers alone"):
-        dims_of(tiny_family("qwen3_next", layer_types=["linear_attention"] * 2), "x", weight_bytes=0)
-    with pytest.raises(UnsupportedModel, match="layers of the type sliding_attention"):
-        dims_of(
-            tiny_family("lfm2", layer_types=["conv", "sliding_attention", "full_attention"], num_hidden_layers=3),
-            "x",
-            weight_bytes=0,
-        )

@@ -15,14 +15,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 import transformers
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
-from core.caches.base import KVCache, KVShape
+from core.caches.base import KVShape
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.policies import TopChunks
@@ -62,7 +62,7 @@ def judged(
     family: str,
     config: PreTrainedConfig | None = None,
     other: PreTrainedConfig | None = None,
-    change: Callable[[nn.Module], None] | None = None,
+    change: Callable[[nn.Module], None] = lambda _: None,
 ) -> Found:
     """The verdict on a family.
 
@@ -78,7 +78,7 @@ def judged(
         config = config or tiny_family(family)
         dims = dims_of(config, family, weight_bytes=0)
     except UnsupportedModel as error:
-        return _refused(family, error)
+        return Found(family, "refused", error.problem.removeprefix(f"{family} ").removesuffix("."))
     except Exception as error:  # a family's own rules
         reason = refusal(SimpleNamespace(model_type=family))  # whatever its fields
         if reason is not None:
@@ -87,9 +87,9 @@ def judged(
     try:
         stock, ours = twin_models(config, ATTENTION_NAME)
         if other is not None:
-            stock = _with_weights_of(ours, other)
-        if change is not None:
-            change(stock)
+            stock, _ = twin_models(other, ATTENTION_NAME)
+            stock.load_state_dict(ours.state_dict(), strict=False)
+        change(stock)
     except Exception as error:
         return Found(family, "WRONG", f"accepted, but no tiny model can be made: {_line(error)}")
     try:
@@ -104,18 +104,8 @@ def judged(
     return Found(family, "same", ("target and draft" if drafts else "target") + part)
 
 
-def _refused(family: str, error: UnsupportedModel) -> Found:
-    return Found(family, "refused", error.problem.removeprefix(f"{family} ").removesuffix("."))
-
-
 def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:160]
-
-
-def _with_weights_of(ours: nn.Module, config: PreTrainedConfig) -> nn.Module:
-    stock, _ = twin_models(config, ATTENTION_NAME)
-    stock.load_state_dict(ours.state_dict(), strict=False)
-    return stock
 
 
 @torch.inference_mode()
@@ -156,7 +146,7 @@ def _roll_back(name: str, ours: nn.Module, full: FullCache, tokens: list[int], e
     """Six guesses behind 140 tokens, all or the last three rejected, in the retrieval cache and in the full one."""
     retrieval = RetrievalCache(full, TopChunks(full, RetrievalConfig(budget=256, chunk_size=CHUNK, local_window=64)))
     retrieval.select()
-    for part, cache in ((f"retrieval of {name}", cast(KVCache, retrieval)), (name, full)):
+    for part, cache in ((f"retrieval of {name}", retrieval), (name, full)):
         one = CachedModel(part, ours, cache, CPU)
         for accepted in (0, 3):
             one.logits(Context(tokens[: 140 + accepted] + random_prompt(6 - accepted, seed=1)), 6)
@@ -190,7 +180,7 @@ def _draft(ours: nn.Module, shape: KVShape, tokens: list[int], expected: Tensor)
 
 def logits_of(model: nn.Module, tokens: list[int]) -> Tensor:
     """Logits of every token in one stock pass, [T, V]."""
-    return cast(Tensor, cast(Any, model)(torch.tensor([tokens]), use_cache=False).logits[0])
+    return model(torch.tensor([tokens]), use_cache=False).logits[0]
 
 
 def _check(what: str, ours: Tensor, stock: Tensor) -> None:

@@ -1,26 +1,36 @@
+"""GGUF files: the weights, sizes and tokens of their folder, blocks of every type, and refusals in one line."""
+
 import math
 import struct
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from tokenizers import pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerBase, Qwen2Tokenizer
 
 from core import TriForce
 from core.errors import CoreError, UnknownModel, UnsupportedModel
+from core.generation.text import ChatText
 from core.models import families, gguf_file, gguf_header
 from core.models.gguf_families import KINDS, VARIANTS
 from core.models.gguf_file import PLAIN, GgufFile, load_gguf
+from core.models.gguf_words import SPLITS, load_words
 from core.models.hub.catalog import find
 from core.models.loader import dims_of, load_tokenizer, read_config, read_dims
-
-gguf = pytest.importorskip("gguf", reason="gguf is not installed")
-from tests import ggufs  # noqa: E402
+from tests import ggufs
+from tests.thinkers import BYTES
 
 BOOK = "Some book text, and the old light. " * 20
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "a.gguf"
 
 
 def string(text: str) -> bytes:
@@ -48,6 +58,10 @@ def test_a_file_writes_what_transformers_writes_with_its_weights(
 ) -> None:
     monkeypatch.setattr(gguf_file, "LAYOUTS", {})  # rows are not rounded for the file's blocks
     file, whole = ggufs.write_pair(tmp_path, family, kind)
+    dims, folder, config = read_dims(file), read_dims(whole), read_config(file)
+    sizes = ("num_layers", "num_kv_heads", "head_dim", "vocab_size", "max_context", "tied")
+    assert [getattr(dims, name) for name in sizes] == [getattr(folder, name) for name in sizes]
+    assert config.rope_parameters["rope_theta"] == 500_000.0 and find(str(file)).name == file.stem
     ours = TriForce.from_pretrained(str(file), context=1024)
     end = ours.answer(BOOK, "Who keeps it?", max_new_tokens=40)
     assert end.exact and len(set(end.token_ids)) > 4
@@ -58,24 +72,29 @@ def test_a_file_writes_what_transformers_writes_with_its_weights(
         [{"role": "user", "content": f"{BOOK}\n\nWho keeps it?"}], add_generation_prompt=True, return_dict=False
     )
     stock = AutoModelForCausalLM.from_pretrained(whole, dtype=torch.float32)
+    assert dims.weight_bytes == dims.disk_dtype.itemsize * sum(one.numel() for one in stock.parameters())
     written = stock.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=40, pad_token_id=0)
     assert list(end.token_ids) == written[0, len(prompt) :].tolist()
 
 
 @pytest.mark.parametrize("name", ggufs.CASES)
-def test_a_familys_file_computes_what_its_folder_computes(tmp_path: Path, name: str) -> None:
+def test_a_familys_file_computes_what_its_folder_computes(file: Path, name: str) -> None:
     family, model = ggufs.case(name)
-    file = tmp_path / "a.gguf"
     ggufs.write(file, family, model)
     config = read_config(file)
     loaded = load_gguf(file, config, torch.float32, "eager")
     tokens = torch.randperm(60, generator=torch.Generator().manual_seed(1))[None]
     with torch.inference_mode():
-        expected, found = model(tokens).logits, cast(Any, loaded)(tokens).logits
+        expected, found = model(tokens).logits, loaded(tokens).logits
     assert torch.allclose(found, expected, atol=1e-5), float((found - expected).abs().max())
     assert replace(dims_of(config, "a", weight_bytes=0), max_context=4096) == dims_of(model.config, "a", weight_bytes=0)
     tied = model.config.tie_word_embeddings
-    assert (loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight) == tied  # type: ignore[operator]
+    assert (loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight) == tied
+    if name in ("glm4moe", "lfm2moe", "qwen35"):  # in sixteen bits the same weights stay wide as of a folder
+        model.save_pretrained(file.parent)
+        stock = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.bfloat16)
+        halves = [one.state_dict().items() for one in (stock, load_gguf(file, config, torch.bfloat16, "eager"))]
+        assert {key: value.dtype for key, value in halves[0]} == {key: value.dtype for key, value in halves[1]}
 
 
 def test_every_family_has_a_case() -> None:
@@ -94,10 +113,8 @@ def test_every_type_that_the_package_unpacks_is_taken() -> None:
 
 
 @pytest.mark.parametrize("kind", UNPACKED, ids=lambda kind: kind.name)
-def test_weights_are_what_the_package_unpacks(tmp_path: Path, kind: Any) -> None:
+def test_weights_are_what_the_package_unpacks(file: Path, kind: Any) -> None:
     """Blocks of random bytes, three times as many numbers as are unpacked at once."""
-    from gguf.quants import dequantize
-
     config: Any = LlamaConfig(**ggufs.SIZES | {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1})
     config.tie_word_embeddings = True
     model, made = ggufs.random_model(config), torch.Generator().manual_seed(1)
@@ -111,7 +128,6 @@ def test_weights_are_what_the_package_unpacks(tmp_path: Path, kind: Any) -> None
         blocks[name] = torch.randint(0, 256, size, generator=made, dtype=torch.uint8).numpy()
         return blocks[name], kind
 
-    file = tmp_path / "a.gguf"
     ggufs.write(file, "llama", model, held)
     loaded = load_gguf(file, read_config(file), torch.float32, "eager")
     assert GgufFile.read(file).dtype == PLAIN.get(kind.name, torch.bfloat16)
@@ -120,21 +136,8 @@ def test_weights_are_what_the_package_unpacks(tmp_path: Path, kind: Any) -> None
             ("blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj.weight"),
             ("blk.0.attn_v.weight", "model.layers.0.self_attn.v_proj.weight"),
         ):
-            expected = torch.from_numpy(dequantize(blocks[name], kind))
+            expected = torch.from_numpy(gguf.dequantize(blocks[name], kind))
             assert torch.equal(loaded.get_parameter(weight).nan_to_num(), expected.nan_to_num()), name
-
-
-@pytest.mark.parametrize("name", ["glm4moe", "lfm2moe", "qwen35"])
-def test_in_sixteen_bits_the_same_weights_stay_wide_as_of_a_folder(tmp_path: Path, name: str) -> None:
-    family, model = ggufs.case(name)
-    file = tmp_path / "a.gguf"
-    ggufs.write(file, family, model)
-    model.save_pretrained(tmp_path)
-    stock = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    loaded = load_gguf(file, read_config(file), torch.bfloat16, "eager").state_dict()
-    assert {name: value.dtype for name, value in stock.state_dict().items()} == {
-        name: value.dtype for name, value in loaded.items()
-    }
 
 
 @pytest.mark.parametrize(
@@ -148,15 +151,16 @@ def test_in_sixteen_bits_the_same_weights_stay_wide_as_of_a_folder(tmp_path: Pat
         ({"block_count": 1}, "the tensor blk.1."),
         ({"block_count": 3}, "blk.2.*missing"),
         ({"feed_forward_length": 100}, "do not fit its header: blk.0.ffn_gate.weight"),
+        ({"words": 63}, "has 63 tokens, and weights for 64"),
+        ({"words": 65}, "has 65 tokens, and weights for 64"),
     ],
+    ids=str,
 )
-def test_what_is_not_known_of_a_family_is_refused_in_one_line(
-    tmp_path: Path, changed: dict[str, Any], told: str
-) -> None:
+def test_what_is_not_known_of_a_family_is_refused_in_one_line(file: Path, changed: dict[str, Any], told: str) -> None:
     family, model = ggufs.case("qwen3")
-    file = tmp_path / "a.gguf"
     ggufs.write(file, family, model, **changed)
     with pytest.raises(CoreError, match=told) as caught:
+        read_dims(file)
         load_gguf(file, read_config(file), torch.float32, "eager")
     assert caught.value.hint and "\n" not in f"{caught.value}{caught.value.hint}"
 
@@ -174,45 +178,20 @@ def test_what_is_not_known_of_a_family_is_refused_in_one_line(
         ),
     ],
 )
-def test_positions_as_older_files_state_them(tmp_path: Path, stated: dict[str, Any], meant: dict[str, Any]) -> None:
+def test_positions_as_older_files_state_them(file: Path, stated: dict[str, Any], meant: dict[str, Any]) -> None:
     family, model = ggufs.case("qwen3")
-    file = tmp_path / "a.gguf"
     ggufs.write(file, family, model, **stated)
     rope: Any = read_config(file).rope_parameters
     assert {name: rope[name] for name in meant} == meant
 
 
-def test_layers_that_guess_further_tokens_are_left_out(tmp_path: Path) -> None:
+def test_layers_that_guess_further_tokens_are_left_out(file: Path) -> None:
     family, model = ggufs.case("glm4moe")
-    file = tmp_path / "a.gguf"
     ggufs.write(
         file, family, model, more={"blk.2.nextn.enorm.weight": torch.ones(64)}, block_count=3, nextn_predict_layers=1
     )
     loaded = load_gguf(file, read_config(file), torch.float32, "eager")
     assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize("words", [63, 65])
-def test_a_vocabulary_that_does_not_fit_its_weights_is_refused(tmp_path: Path, words: int) -> None:
-    family, model = ggufs.case("qwen3")
-    file = tmp_path / "a.gguf"
-    ggufs.write(file, family, model, words=words)
-    with pytest.raises(CoreError, match=f"has {words} tokens, and weights for 64"):
-        read_dims(file)
-
-
-def test_sizes_come_from_the_header(tmp_path: Path) -> None:
-    file, whole = ggufs.write_pair(tmp_path, "qwen3", "Q8_0")
-    ours, theirs = read_dims(file), read_dims(whole)
-    assert (ours.head_dim, ours.num_kv_heads, ours.max_context) == (32, 2, 4096)
-    assert ours.num_layers == theirs.num_layers and ours.vocab_size == theirs.vocab_size
-    loaded = TriForce.from_pretrained(str(file), context=1024, attention="torch")
-    assert ours.weight_bytes // ours.disk_dtype.itemsize * 4 == sum(
-        one.numel() * 4 for one in loaded.engine._models.target.module.parameters()
-    )
-    config: Any = read_config(file)
-    assert config.rope_parameters["rope_theta"] == 500_000.0 and config.tie_word_embeddings
-    assert find(str(file)).name == file.stem
 
 
 def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -245,18 +224,80 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, fields: dict[str, A
     assert caught.value.hint and "\n" not in f"{caught.value}{caught.value.hint}"
 
 
-def test_other_files_and_none(tmp_path: Path) -> None:
+def test_other_files_none_and_a_transformers_that_reads_their_tokenizers_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = tmp_path / "b.gguf"
     other.write_bytes(b"PK\x03\x04")
     with pytest.raises(UnsupportedModel, match="no GGUF file"):
         GgufFile.read(other)
     with pytest.raises(UnknownModel, match="no file"):
         find(str(tmp_path / "missing.gguf"))
-
-
-def test_a_transformers_that_reads_their_tokenizers_wrong_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(gguf_header.metadata, "version", {"transformers": "5.17.0"}.__getitem__)
     with pytest.raises(UnsupportedModel, match=r"transformers 5\.19"):
         gguf_header.read_header(a_header(tmp_path, general__architecture="llama"))
+
+
+# -------------------- tokens
+
+PAIRS = ("Ġ Ġ", "ĠĠ Ġ", "Ċ Ċ", "1 2", "Ġ 1", "a b", "Ġ a", "' s", "Ã ©", "h e", "T he", "! !", "Ġ !")
+MERGES = [tuple(pair.split(" ")) for pair in PAIRS]
+NAMES = [*BYTES, *map("".join, MERGES), "<|a|>", "<tool>", "<｜User｜>", "[PAD9]"]  # noqa: RUF001
+TOKEN_KINDS = [*[1] * (len(NAMES) - 4), 3, 4, 3, 5]
+TEXTS = (
+    *("12 345   12", "x = 1\n\n\n   1\n\t12", "   ab    ab ", "The cat's  hat!! !!", "ab\r\n\r\n ab", ""),
+    *("Привет 你好 12月 สวัสดี", "🙂👩\u200d👩 !!", "é e\u0301", "<|a|> <tool> [PAD9]", "He HE it's IT'S", "٣٤٥ ½"),
+)
+
+
+def fields(pre: str) -> dict[str, Any]:
+    said = {"model": "gpt2", "pre": pre, "tokens": [name.encode() for name in NAMES], "token_type": TOKEN_KINDS}
+    said |= {"merges": [pair.encode() for pair in PAIRS], "eos_token_id": NAMES.index("<|a|>")}
+    return {f"tokenizer.ggml.{name}": value for name, value in said.items()} | {"tokenizer.chat_template": "x"}
+
+
+def reference(pre: str) -> PreTrainedTokenizerBase:
+    """As the folder of a model has it."""
+    vocabulary = {name: number for number, name in enumerate(NAMES)}
+    made = Qwen2Tokenizer(vocab=vocabulary, merges=MERGES)
+    if pre != "qwen2":
+        made.backend_tokenizer.normalizer = None
+        made.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if pre == "smollm":
+        made.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    made.add_special_tokens({"additional_special_tokens": ["<|a|>", "<｜User｜>"]})  # noqa: RUF001
+    made.add_tokens(["<tool>"])
+    return made
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "qwen2"])
+def test_tokens_are_those_of_the_folder(pre: str) -> None:
+    ours, theirs = load_words(Path("a.gguf"), fields(pre)), reference(pre)
+    assert ours.get_vocab().items() <= theirs.get_vocab().items() and len(ours) == len(NAMES)
+    texts = [ChatText(words, frozenset()) for words in (ours, theirs)]
+    for text in TEXTS:
+        assert ours(text)["input_ids"] == theirs(text)["input_ids"], text
+        assert texts[0].encode(text) == texts[1].encode(text), text  # special tokens are not read
+        assert ours.decode(ours(text)["input_ids"]) == theirs.decode(theirs(text)["input_ids"])
+    assert ours.eos_token == "<|a|>" and ours.chat_template == "x"
+
+
+def test_words_stay_whole_where_merges_do_not_lead_to_them_and_what_is_not_known_is_refused() -> None:
+    ours = load_words(Path("a.gguf"), fields("qwen2"))
+    assert ours("<｜User｜>")["input_ids"] == [NAMES.index("<｜User｜>")]  # noqa: RUF001
+    for pre, merges in (("llama-bpe", {}), ("gpt-2", {}), ("llama-bpe", {"tokenizer.ggml.merges": []})):
+        words = load_words(Path("a.gguf"), fields(pre) | merges)
+        assert words("The")["input_ids"] == [NAMES.index("The")]
+    for pre in ("default", "another"):
+        with pytest.raises(UnsupportedModel, match=rf"splits texts in a way that is not known here \({pre}\)"):
+            load_words(Path("a.gguf"), fields(pre))
+    with pytest.raises(ValueError, match="vocabulary"):
+        load_words(Path("a.gguf"), fields("gpt-2") | {"tokenizer.ggml.merges": [b"x yz"]})
+
+
+def test_splits_are_those_that_transformers_knows() -> None:
+    known = pytest.importorskip("transformers.integrations.gguf.gguf_tokenizer_mapping").GGUF_PRE_TOKENIZER_SPLITS
+    both = set(known) & set(SPLITS)
+    assert len(both) > 12 and all(SPLITS[pre] == (known[pre],) for pre in both)

@@ -1,54 +1,55 @@
-import json
+"""What a model is before its weights: sizes, refusals with their reasons, and how a draft's keys move."""
+
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from core.caches.base import KVShape
+from core.caches.streaming import StreamingCache
+from core.caches.tokens import Context
+from core.config import DraftConfig
 from core.errors import DamagedAssets, UnsupportedModel
+from core.models.cached_model import CachedModel
 from core.models.hub import catalog
-from core.models.loader import dims_of, load_tokenizer, read_dims, same_tokens
+from core.models.loader import dims_of, read_dims
+from core.models.param_count import size_of
 from core.models.rotary import KeyShift
 from core.models.weights import load_model
-from tests.core.toys import CPU, tiny_config, tiny_model
+from tests.core.toys import CPU, FAMILIES, loaded, random_prompt, tiny_config, tiny_model
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def test_a_folder_is_sized_before_it_is_loaded_and_truncated_weights_are_damage(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_config(tiny_config(kv_heads=2), dtype=torch.float32)
-    cast(Any, model).save_pretrained(tmp_path)
-    return tmp_path
-
-
-def edit_config(folder: Path, **changes: object) -> None:
-    file = folder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-
-
-def test_sizes_come_from_the_config_alone(folder: Path) -> None:
-    for file in folder.glob("*.safetensors"):
-        file.write_bytes(b"")
-    dims = read_dims(folder)
+    model.save_pretrained(tmp_path)
+    dims, entry = read_dims(tmp_path), catalog.find(str(tmp_path))
+    loaded = load_model(entry.target, dims, torch.float32, CPU)
+    assert loaded.eos_ids == {1} and loaded.weight_bytes > 0 and entry.draft is None
+    (weights,) = tmp_path.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(DamagedAssets, match="missing or damaged"):
+        load_model(tmp_path, dims, torch.float32, CPU)
+    weights.write_bytes(b"")
+    dims = read_dims(tmp_path)  # from the config alone
     assert (dims.num_layers, dims.num_heads, dims.num_kv_heads, dims.head_dim) == (2, 4, 2, 16)
 
 
-def test_a_local_folder_loads(folder: Path) -> None:
-    entry = catalog.find(str(folder))
-    model = load_model(entry.target, read_dims(entry.target), torch.float32, CPU)
-    assert model.eos_ids == {1} and model.weight_bytes > 0 and entry.draft is None
-
-
-def test_truncated_weights_are_named_as_damage(folder: Path) -> None:
-    weights = next(folder.glob("*.safetensors"))
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(DamagedAssets, match="missing or damaged"):
-        load_model(folder, read_dims(folder), torch.float32, CPU)
+def test_counting_a_16_bit_model_leaves_the_default_type_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted on the page's thread, in bfloat16, it made the engine's thread write over memory that was too small."""
+    chosen: list[Any] = []
+    set_default = torch.set_default_dtype
+    monkeypatch.setattr(torch, "set_default_dtype", lambda dtype: (chosen.append(dtype), set_default(dtype)))
+    config = tiny_config()
+    config.dtype = torch.bfloat16
+    size = size_of(config, "tiny")
+    assert size.num_parameters > 0 and config.dtype == torch.bfloat16
+    assert set(chosen) <= {torch.float32} and torch.get_default_dtype() == torch.float32
 
 
 LLAMA = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+UNEVEN = {layer: {"head_dim": 32} for layer in (0, 2, 5)}
 REASONS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"sliding_window": 16}, "a window of 16 tokens"),
     ("llama", {"layer_types": ["full_attention", "chunked_attention"]}, "chunked_attention"),
@@ -57,6 +58,9 @@ REASONS: list[tuple[str, dict[str, Any], str]] = [
     ("jamba", {}, "cannot go on from a running state"),
     ("kimi_linear", {}, "running state"),
     ("lfm2", {"layer_types": ["full_attention", "full_attention"]}, "does not name them"),
+    ("lfm2", {"layer_types": ["conv", "sliding_attention", "full_attention"]}, "layers of the type sliding_attention"),
+    ("qwen3_next", {"layer_types": ["linear_attention"] * 2}, "recurrent layers alone"),
+    ("falcon_h1", {"time_step_limit": (0.0, 0.05)}, "time_step_limit"),
     ("gemma", {"use_bidirectional_attention": True}, "tokens that follow"),
     ("llama", {"is_causal": False}, "tokens that follow"),
     ("deepseek_v3", {}, "latent attention"),
@@ -67,6 +71,7 @@ REASONS: list[tuple[str, dict[str, Any], str]] = [
     ("mistral", {"per_layer_config": {1: {"sliding_window": 16}}}, "layers of different kinds"),
     ("llama", {"num_kv_shared_layers": 1}, "layers read the keys of others"),
     ("llama", {"per_layer_config": {1: {"num_key_value_heads": 2}}}, "layers of different kinds"),
+    ("gemma4_text", {"num_hidden_layers": 6, "per_layer_config": UNEVEN}, "different kinds or sizes"),
     ("opt", {}, "the family 'opt'"),
 ]
 
@@ -78,7 +83,7 @@ def test_what_would_not_run_exactly_is_refused_with_its_reason(
     """From the configuration alone, as transformers reads it: nothing is loaded."""
     config = CONFIG_MAPPING[family]()
     if "per_layer_config" in fields:
-        config = CONFIG_MAPPING[family](**LLAMA, **fields)
+        config = CONFIG_MAPPING[family](**LLAMA | fields)
     else:
         for name, value in {**LLAMA, **fields}.items():
             setattr(config, name, value)
@@ -87,27 +92,28 @@ def test_what_would_not_run_exactly_is_refused_with_its_reason(
     assert error.value.problem.startswith("toy ") and error.value.hint.endswith(".")
 
 
-def test_missing_bundled_files_are_named_with_the_command_that_restores_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def stock_one_layer(family: str, tokens: list[int]) -> torch.Tensor:
+    model = tiny_model(tiny_config(family, layers=1), 3, "eager")
+    return model(torch.tensor([tokens])).logits[0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_draft_whose_window_has_moved_computes_what_transformers_computes_of_that_window(
+    family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog, "ROOT", tmp_path)
-    with pytest.raises(DamagedAssets) as error:
-        catalog.find("harbour")
-    assert "git checkout -- " in error.value.hint
-
-
-def test_the_bundled_pair_shares_its_tokens_and_plans_before_loading() -> None:
-    entry = catalog.find("harbour")
-    assert entry.draft is not None
-    assert same_tokens(load_tokenizer(entry.target), load_tokenizer(entry.draft))
-    assert read_dims(entry.target).num_kv_heads == read_dims(entry.target).num_heads
-
-
-def test_a_draft_whose_keys_do_not_move_as_expected_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shift is tried on the model itself: one that does nothing is noticed."""
-    model = tiny_model(tiny_config(), 0)
-    shape = KVShape(2, 4, 4, 16, torch.float32, CPU)
-    assert isinstance(KeyShift.of(model, shape), KeyShift)
+    """The first layer's keys depend on token and slot only. A shift that does nothing is noticed by its own trial."""
+    model = loaded(tiny_config(family, layers=1), 3)
+    shift, tokens = KeyShift.of(model.module, model.shape), random_prompt(130)
+    for right, move in ((True, shift), (False, lambda keys, delta: keys.clone())):
+        cache = StreamingCache(model.shape, DraftConfig(num_sink=4, window=100), move)
+        judge = CachedModel("draft", model.module, cache, CPU)
+        start = judge.logits(Context(tokens[:60]), 5)
+        assert torch.allclose(start, stock_one_layer(family, tokens[:60])[-5:], atol=2e-4)
+        for index in range(60, 130):
+            logits = judge.logits(Context(tokens[: index + 1]), 1)[0]
+        rows = cache.nbytes // model.shape.bytes_per_token
+        exact = stock_one_layer(family, tokens[:4] + tokens[130 - rows + 4 :])[-1]
+        assert rows < 130 and torch.allclose(logits, exact, atol=2e-4 if right else 1e-2) == right
     monkeypatch.setattr(KeyShift, "__call__", lambda self, keys, delta: keys.clone())
-    with pytest.raises(UnsupportedModel):
-        KeyShift.of(model, shape)
+    with pytest.raises(UnsupportedModel, match="can be moved"):
+        KeyShift.of(model.module, model.shape)

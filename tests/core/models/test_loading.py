@@ -1,29 +1,46 @@
 """Weights while they are loaded: their bits, their memory, their progress, and Stop."""
 
+import copy
 import json
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from importlib.util import find_spec
+from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, LlamaConfig
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma2Config, LlamaConfig
 
-from core.errors import LoadingStopped
-from core.models.linear import PackedLinear, RowsInBits, exact_products, pack, places
+from core.config import EngineConfig, SamplingParams
+from core.engine import Engine
+from core.errors import InvalidSetting, LoadingStopped
+from core.models.hub.catalog import find
+from core.models.linear import (
+    MOST_ROWS,
+    OutputLinear,
+    PackedLinear,
+    RowsInBits,
+    exact_products,
+    pack,
+    places,
+    read_in_brain,
+    use_wide_output,
+)
 from core.models.loader import LoadedModel, read_dims
 from core.models.loading import LoadProgress, load_meter, watched_loading
 from core.models.weights import load_model, load_module, prepared
 from core.ops.backend import STOCK, Backend
 from core.ops.native import SmallRows
 from core.ops.stored_blocks import random_blocks
-from tests.core.toys import CPU
+from tests import ggufs
+from tests.core.toys import CPU, answer, random_prompt
 
 SIZES = {
     "vocab_size": 512,
@@ -50,20 +67,24 @@ def backend(kernel: SmallRows) -> Backend:
     return Backend("compiled", kernel, "test", kernel=kernel)
 
 
-def saved(folder: Path, named: str, dtype: torch.dtype, change: Callable[[Any], None] = lambda _: None) -> Path:
+def saved(folder: Path, named: str, dtype: torch.dtype, wide: float = 0.0, **sizes: int) -> Path:
+    """A random model; `wide`: a matrix of it is in float32, times this."""
     family, fields = CONFIGS[named]
     torch.manual_seed(0)
-    model = cast(Any, AutoModelForCausalLM).from_config(CONFIG_MAPPING[family](**SIZES, **fields), dtype=dtype)
-    change(model)
+    config = CONFIG_MAPPING[family](**SIZES | sizes, **fields)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    if wide:
+        part = model.model.layers[0].mlp.up_proj
+        part.weight.data = part.weight.data.float() * wide
     model.save_pretrained(folder)
     return folder
 
 
 def logits(loaded: LoadedModel, count: int) -> torch.Tensor:
-    module = cast(Any, loaded.module)
+    module = loaded.module
     module.set_attn_implementation("eager")
     with torch.inference_mode():
-        return cast(torch.Tensor, module(input_ids=torch.arange(3, 3 + count)[None], use_cache=False).logits)
+        return module(input_ids=torch.arange(3, 3 + count)[None], use_cache=False).logits
 
 
 def load(folder: Path, backend: Backend) -> LoadedModel:
@@ -83,10 +104,10 @@ def test_weights_in_the_bits_of_their_file_give_the_same_logits_to_the_last_bit(
 ) -> None:
     folder = saved(tmp_path, named, dtype)
     loaded, wide = load(folder, backend), as_float32(folder)
-    rows = cast(Any, loaded.module).get_input_embeddings()
+    rows = loaded.module.get_input_embeddings()
     tokens = torch.arange(0, 512, 3)[None]
     assert isinstance(rows, RowsInBits)
-    assert torch.equal(rows(tokens), cast(Any, wide.module).get_input_embeddings()(tokens))
+    assert torch.equal(rows(tokens), wide.module.get_input_embeddings()(tokens))
     assert all(torch.equal(logits(loaded, n), logits(as_float32(folder, backend), n)) for n in (3, 40))
     assert torch.allclose(logits(loaded, 3), logits(wide, 3), rtol=1e-3, atol=1e-4)
     assert type(loaded.module) is type(wide.module)
@@ -95,40 +116,29 @@ def test_weights_in_the_bits_of_their_file_give_the_same_logits_to_the_last_bit(
 
 
 def test_a_file_with_some_wide_matrices_loses_no_bit(tmp_path: Path, backend: Backend) -> None:
-    def widen(model: Any) -> None:
-        part = model.model.layers[0].mlp.up_proj
-        part.weight.data = part.weight.data.float() * (1 + 2**-20)
-
-    folder = saved(tmp_path, "untied", torch.bfloat16, widen)
+    folder = saved(tmp_path, "untied", torch.bfloat16, wide=1 + 2**-20)
     loaded, wide = load(folder, backend), as_float32(folder)
-    ours, theirs = (cast(Any, one.module).model.layers[0].mlp.up_proj.weight for one in (loaded, wide))
+    ours, theirs = (one.module.model.layers[0].mlp.up_proj.weight for one in (loaded, wide))
     assert torch.equal(ours, theirs) and not torch.equal(theirs, theirs.bfloat16().float())
 
 
-# -------------------- memory
-
-
 @pytest.mark.parametrize(
-    ("family", "kind"),
-    [("llama", "Q4_0"), ("qwen2", "Q4_1"), ("llama", "Q5_0"), ("qwen2", "Q5_1"), ("qwen2", "Q8_0")],
+    ("family", "kind"), [("llama", "Q4_0"), ("qwen2", "Q4_1"), ("llama", "Q5_0"), ("qwen2", "Q5_1"), ("qwen2", "Q8_0")]
 )
 def test_a_files_blocks_are_multiplied_as_they_are(
     tmp_path: Path, backend: Backend, kind: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of queries and keys in another order than the file's; output layers of their own, and tied ones."""
-    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
-    from tests.ggufs import write_pair
-
-    file, _ = write_pair(tmp_path, family, kind)
+    file, _ = ggufs.write_pair(tmp_path, family, kind)
     loaded = load(file, backend)
     with monkeypatch.context() as widened:
         widened.setattr("core.models.gguf_file.LAYOUTS", {})
         wide = load(file, backend)
     packed = [part for part in loaded.module.modules() if isinstance(part, PackedLinear)]
     assert all(part.stored for part in packed) and loaded.weight_bytes < 0.4 * wide.weight_bytes
-    rows, theirs = (cast(Any, one.module).get_input_embeddings() for one in (loaded, wide))
+    rows, theirs = (one.module.get_input_embeddings() for one in (loaded, wide))
     assert torch.equal(rows(torch.arange(288)), theirs(torch.arange(288)))
-    assert (rows.rows is cast(Any, loaded.module).lm_head.packed) == (family == "qwen2")
+    assert (rows.rows is loaded.module.lm_head.packed) == (family == "qwen2")
     with exact_products(loaded.module):
         assert torch.allclose(logits(loaded, 40), logits(wide, 40), rtol=1e-3, atol=1e-4)
     rounded, exact = (torch.log_softmax(logits(one, 40), -1) for one in (loaded, wide))
@@ -137,21 +147,106 @@ def test_a_files_blocks_are_multiplied_as_they_are(
 
 
 def test_what_is_no_linear_layer_and_no_embedding_is_filled_all_the_same(backend: Backend) -> None:
-    pytest.importorskip("gguf", reason="gguf is not installed")
-
     class Doubled(nn.Embedding):
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(input)
 
     stored = random_blocks("Q4_0", 8, 64, torch.Generator().manual_seed(0))
     module = nn.ModuleDict({"rows": Doubled(8, 64)})
-    weight = cast(Any, module["rows"]).weight
+    weight = module["rows"].weight
     weight.stored_blocks = stored
     for together in places(module):
         assert backend.kernel is not None
         pack(together, backend.kernel)
     assert torch.equal(module["rows"](torch.arange(8)), 2 * stored.widened())
 
+
+# -------------------- logits of 16-bit weights (on CUDA: `tests/gpu`, and on a pretended one)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_output_layer_of_16_bits_gives_logits_as_wide_as_its_sums(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    plain = nn.Linear(64, 200, dtype=dtype)
+    plain.weight.data = torch.randn(200, 64, generator=generator).to(dtype)
+    wide = copy.deepcopy(plain)
+    wide.__class__ = OutputLinear
+    hidden = torch.randn(1, 30, 64, generator=generator).to(dtype)
+    expected = hidden.double() @ plain.weight.double().T + plain.bias.double()
+    assert wide(hidden).dtype == torch.float32 and torch.allclose(wide(hidden).double(), expected, atol=1e-4)
+    assert not torch.allclose(plain(hidden).double(), expected, atol=1e-3)
+    assert torch.equal(wide.float()(hidden.float()), plain.float()(hidden.float())), "wider ones stay as they were"
+
+
+def test_a_soft_cap_and_tied_weights_follow_from_wide_logits() -> None:
+    config = Gemma2Config(**SIZES, final_logit_softcapping=2.0, tie_word_embeddings=True, initializer_range=0.4)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    tokens = torch.tensor([[5, 9, 33, 2]])
+    hidden = model.model(tokens).last_hidden_state.double()
+    expected = 2 * torch.tanh(hidden @ model.lm_head.weight.double().T / 2)
+    use_wide_output(model)
+    assert model.lm_head.weight is model.model.embed_tokens.weight, "they stay one"
+    found = model(tokens).logits
+    assert found.dtype == torch.float32 and torch.allclose(found.double(), expected, atol=1e-5)
+
+
+# -------------------- reading with bfloat16 products (`--prefill-bits 16`): decoding after it is as exact as ever
+
+
+@pytest.fixture
+def brain(kernel: SmallRows) -> SmallRows:
+    if not kernel.multiplies_brain:
+        pytest.skip("this processor has no products of bfloat16")
+    return kernel
+
+
+@pytest.mark.parametrize("inputs", [2, 96, 258, 770])
+@pytest.mark.parametrize("outs", [1, 64, 131])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_products_are_those_of_rounded_rows_whatever_is_beside_them(
+    brain: SmallRows, inputs: int, outs: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(inputs, outs, bias=outs > 1)
+    linear.weight.data = (linear.weight.data * 4096).round().bfloat16().float() / 4096
+    if dtype == torch.bfloat16:
+        linear.weight.data[0, 0] = 2.0**-30  # no float16
+    exact, x = PackedLinear(linear, brain), torch.randn(201, inputs)
+    x[3, 0] = 1e30
+    assert exact.packed.dtype == dtype
+    part = PackedLinear(linear, brain)
+    assert read_in_brain(part)
+    with torch.inference_mode():
+        found, rounded = part(x), linear.double()(x.bfloat16().double())
+        assert torch.allclose(found.double(), rounded, rtol=1e-4, atol=1e-5)
+        assert not torch.equal(found, exact(x))
+        assert torch.equal(part(x[100:150]), found[100:150])
+        assert torch.equal(part(x[:MOST_ROWS]), exact(x[:MOST_ROWS]))  # decoding is what it was
+
+
+def in_brain(model: Path | str, bits: int | None) -> Engine:
+    return Engine.load(EngineConfig(model=str(model), draft_model="none", context=2048, prefill_bits=bits))
+
+
+@pytest.mark.usefixtures("brain")
+def test_answers_behind_such_a_prompt_are_exact_and_its_rows_are_no_others(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="bfloat16 weights"):
+        in_brain("harbour", 16)
+    folder, prompt = Path(shutil.copytree(find("harbour").target, tmp_path / "brain")), random_prompt(600)
+    weights = {name: weight.bfloat16() for name, weight in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    exact, engine = in_brain(folder, None), in_brain(folder, 16)
+    with closing(exact), closing(engine):
+        for temperature in (0.0, 0.8):
+            sampling = SamplingParams(temperature=temperature)
+            ended = [answer(engine, prompt, m, 16, sampling=sampling, seed=3) for m in ("autoregressive", "retrieval")]
+            assert all(one.exact for one in ended)
+            assert temperature or ended[0].token_ids == ended[1].token_ids
+        assert exact.family(None).digest != engine.family(None).digest
+        assert "reading in bfloat16" in engine.info.weights
+
+
+# -------------------- memory
 
 PEAK = """
 import json, re, sys, threading
@@ -188,9 +283,6 @@ for model in sys.argv[2:]:
 
 def zeros_in_blocks(file: Path, sizes: dict[str, int]) -> Path:
     """A file of Q4_K."""
-    import gguf
-
-    from tests import ggufs
 
     def zeros(_name: str, tensor: torch.Tensor) -> tuple[Any, Any]:
         if tensor.ndim == 1:
@@ -204,14 +296,11 @@ def zeros_in_blocks(file: Path, sizes: dict[str, int]) -> Path:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted by Linux")
 @pytest.mark.usefixtures("backend")
-def test_loading_takes_little_more_memory_than_what_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    models = [saved(tmp_path / "small", "tied", torch.bfloat16)]
+def test_loading_takes_little_more_memory_than_what_stays(tmp_path: Path) -> None:
     large = {"vocab_size": 16_384, "hidden_size": 512, "intermediate_size": 4096}
-    for name, size in large.items():
-        monkeypatch.setitem(SIZES, name, size)
-    models.append(saved(tmp_path / "large", "tied", torch.bfloat16))
-    if find_spec("gguf") is not None:
-        models.append(zeros_in_blocks(tmp_path / "a.gguf", large))
+    models = [saved(tmp_path / "small", "tied", torch.bfloat16)]
+    models.append(saved(tmp_path / "large", "tied", torch.bfloat16, **large))
+    models.append(zeros_in_blocks(tmp_path / "a.gguf", large))
     ran = subprocess.run([sys.executable, "-c", PEAK, *map(str, models)], capture_output=True, text=True, check=True)
     for line in ran.stdout.splitlines()[-len(models) + 1 :]:
         peak, stays, weights = json.loads(line)
@@ -225,10 +314,7 @@ def test_loading_takes_little_more_memory_than_what_stays(tmp_path: Path, monkey
 @pytest.mark.parametrize("kind", ["folder", "gguf"])
 def test_loading_tells_its_bytes_and_ends_when_it_is_stopped(tmp_path: Path, kind: str) -> None:
     if kind == "gguf":
-        pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
-        from tests.ggufs import write_pair
-
-        folder, _ = write_pair(tmp_path, "llama", "Q8_0")
+        folder, _ = ggufs.write_pair(tmp_path, "llama", "Q8_0")
     else:
         folder = saved(tmp_path, "untied", torch.bfloat16)
     told: list[LoadProgress] = []

@@ -1,8 +1,8 @@
 """Quantised targets: exact for the weights they have, smaller as planned, and no law that depends on the company."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 import torch
@@ -23,11 +23,6 @@ bitsandbytes = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not i
 BITS = (8, 4)
 
 
-def linear(outputs: int = 96, inputs: int = 64) -> nn.Linear:
-    torch.manual_seed(1)
-    return nn.Linear(inputs, outputs)
-
-
 def reference_weight(weight: torch.Tensor, bits: int) -> torch.Tensor:
     """The slow twin: absmax of a row over 127 levels; or of 64 parameters, to the nearest of 16 normal quantiles."""
     if bits == 8:
@@ -41,32 +36,22 @@ def reference_weight(weight: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_weights_are_those_of_the_slow_twin(bits: int) -> None:
-    plain = linear()
-    kept = QuantisedLinear(plain, bits, CPU).weight_as(torch.float32)
-    twin = reference_weight(plain.weight.data, bits)
-    step = float(plain.weight.data.abs().max()) / 127
-    assert (kept - twin).abs().max() < (1.5 * step if bits == 8 else 1e-5)
-    assert (kept - twin).abs().mean() < 0.02 * step + 1e-6  # off by a level only where float16 rounds to the other side
-
-
-@pytest.mark.parametrize("bits", BITS)
-def test_a_row_s_result_does_not_depend_on_its_company(bits: int) -> None:
+def test_weights_are_those_of_the_slow_twin_and_a_row_s_result_does_not_depend_on_its_company(bits: int) -> None:
     """Else verifying many tokens at once would follow another law than decoding one by one."""
-    layer = QuantisedLinear(linear(), bits, CPU)
+    torch.manual_seed(1)
+    plain = nn.Linear(64, 96)
+    layer = QuantisedLinear(plain, bits, CPU)
+    off = (layer.weight_as(torch.float32) - reference_weight(plain.weight.data, bits)).abs()
+    step = float(plain.weight.data.abs().max()) / 127
+    assert off.max() < (1.5 * step if bits == 8 else 1e-5)
+    assert off.mean() < 0.02 * step + 1e-6  # off by a level only where float16 rounds to the other side
     x = torch.randn(9, 64)
     x[4, 7] = 50.0  # an outlier, which LLM.int8() would treat the whole column for
     together, alone = layer(x), torch.cat([layer(x[row : row + 1]) for row in range(9)])
     assert torch.allclose(together, alone, atol=1e-5)
-
-
-def test_llm_int8_would_depend_on_it() -> None:
-    """Negative control: its quantised row is another one when a row beside it has an outlier (arXiv 2208.07339)."""
-    x = torch.randn(9, 64).half()
-    x[4, 7] = 50.0
-    together, *_ = bitsandbytes.functional.int8_vectorwise_quant(x.clone(), threshold=6.0)
-    alone, *_ = bitsandbytes.functional.int8_vectorwise_quant(x[:1].clone(), threshold=6.0)
-    assert not torch.equal(together[:1], alone)
+    quant = bitsandbytes.functional.int8_vectorwise_quant  # the control: it would (arXiv 2208.07339)
+    rows = [quant(part.half(), threshold=6.0)[0] for part in (x.clone(), x[:1].clone())]
+    assert not torch.equal(rows[0][:1], rows[1])
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -105,7 +90,7 @@ def test_an_engine_is_exact_for_the_quantised_model(
     assert others == [plain, plain]
     if attention == "compiled":
         return
-    stock = cast(Any, AutoModelForCausalLM).from_pretrained(folder, dtype=torch.float32)
+    stock = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     for name, part in stock.named_modules():
         if isinstance(part, nn.Linear) and name != "lm_head":
             part.weight.data = QuantisedLinear(part, bits, CPU).weight_as(torch.float32)
@@ -114,15 +99,10 @@ def test_an_engine_is_exact_for_the_quantised_model(
     assert tuple(written[0, len(prompt) :].tolist()) == plain
 
 
-def test_without_the_package_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    monkeypatch.setitem(sys.modules, "bitsandbytes.functional", None)
+def test_what_cannot_be_had_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidSetting, match="16 bits"):  # where 32 are computed with
+        Engine.load(EngineConfig(model=str(save(tmp_path / "m")), bits=16, device="cpu", context=256))
+    for name in ("bitsandbytes", "bitsandbytes.functional"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UnsupportedModel, match="bitsandbytes"):
         quantised.bitsandbytes()
-
-
-def test_16_bits_are_not_used_where_32_are_computed_with(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSetting, match="16 bits"):
-        Engine.load(EngineConfig(model=str(save(tmp_path / "m")), bits=16, device="cpu", context=256))

@@ -4,7 +4,6 @@ The negative control of the last: a level 1 that draws from the 4-bit law and st
 """
 
 from collections import defaultdict
-from typing import cast
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from core.decoding.sampling import TokenSampler
 from core.decoding.speculative import AutoregressiveProposer, Passes, Proposer, SampledModel, Speculative, alone
 from core.decoding.verify import Guess
 from core.engine import Engine
-from core.errors import InvalidSetting, NotEnoughMemory, UnsupportedModel
+from core.errors import CoreError, InvalidSetting, NotEnoughMemory, UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.models.hub.catalog import ROOT
 from core.models.linear import PackedLinear, exact_products, pack, places
@@ -55,6 +54,10 @@ def test_the_kernel_multiplies_as_the_slow_twin_does(dtype: torch.dtype, outputs
     torch.manual_seed(0)
     linear = nn.Linear(inputs, outputs, bias=outputs % 2 == 0, dtype=dtype).requires_grad_(False)
     layer = SelfDraftLinear(linear.weight, linear.bias, CPU)
+    wide = functional.pad(linear.weight.float(), (0, -inputs % GROUP))
+    off, groups = widened(round_to_levels(wide)) - wide, wide.view(outputs, -1, GROUP)
+    steps = (groups.amax(-1) - groups.amin(-1)) / 15  # rounded to the nearest, with scales and offsets in bfloat16
+    assert (off.view_as(groups).abs().amax(-1) <= 0.52 * steps + 0.01 * groups.abs().amax(-1)).all()
     for rows in (1, 3, 9):
         x = torch.randn(1, rows, inputs).to(dtype)
         found, expected = layer(x), reference(linear.weight, linear.bias, x)
@@ -75,20 +78,17 @@ def test_a_twin_shares_all_but_the_linear_layers_and_changes_nothing() -> None:
     assert after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before)
     assert not any(isinstance(part, SelfDraftLinear) for part in model.modules())
     own = {parameter.data_ptr() for parameter in model.parameters()}
-    for name, part in twin.named_modules():
-        if isinstance(part, SelfDraftLinear):
-            assert part.bias is None or part.bias.data_ptr() in own
-        else:
-            assert all(parameter.data_ptr() in own for parameter in part.parameters(recurse=False)), name
     kinds = {name: type(part) for name, part in twin.named_modules()}
     assert kinds["lm_head"] is SelfDraftLinear and kinds["model.layers.1.mlp.down_proj"] is SelfDraftLinear
+    for name, parameter in twin.named_parameters():
+        assert (parameter.data_ptr() in own) != name.endswith(("packed", "scales")), name
     linear = [part for part in model.modules() if isinstance(part, nn.Linear)]
     parameters = sum(part.weight.numel() for part in linear)  # 64 columns and 96, which are padded to 128
     assert STORED_BITS / 8 <= self_draft_bytes(twin, model) / parameters < 1.2 * STORED_BITS / 8
 
 
 def test_layers_of_the_kernel_get_a_twin_in_blocks_of_4_bits(kernel: SmallRows) -> None:
-    model, slow = tiny_model(tiny_config(), 3), tiny_model(tiny_config(), 3)
+    model, slow, shape = tiny_model(tiny_config(), 3), tiny_model(tiny_config(), 3), loaded(tiny_config(), 3).shape
     for part in slow.modules():
         if isinstance(part, nn.Linear):
             part.weight.data = rounded(part.weight, "Q4_1").widened()
@@ -100,12 +100,9 @@ def test_layers_of_the_kernel_get_a_twin_in_blocks_of_4_bits(kernel: SmallRows) 
     assert self_draft_bytes(twin, model) == sum(part.packed.nbytes for part in linear)
     assert not any(part.stored for part in model.modules() if isinstance(part, PackedLinear)), "the model stays"
     with exact_products(twin):
-        logits = [
-            CachedModel("4", one, FullCache(loaded(tiny_config(), 3).shape, 64, 8), CPU)
-            .feed(Context(list(range(5))), range(5), 5)
-            for one in (slow, twin, model)
-        ]  # fmt: skip
-    assert torch.allclose(logits[0], logits[1], atol=1e-5) and not torch.allclose(logits[0], logits[2], atol=1e-3)
+        judges = [CachedModel("4", one, FullCache(shape, 64, 8), CPU) for one in (slow, twin, model)]
+        wanted, found, other = (judge.feed(Context(list(range(5))), range(5), 5) for judge in judges)
+    assert torch.allclose(found, wanted, atol=1e-5) and not torch.allclose(found, other, atol=1e-3)
 
 
 # -------------------- engines
@@ -122,48 +119,28 @@ def test_greedy_text_is_plain_decoding_s_with_the_target_s_own_weights(recorded:
     assert graphs is None or (graphs.num_kept > 5 and not graphs.failure)
 
 
-def test_only_passes_over_the_retrieval_cache_use_them() -> None:
-    engine = tiny_engine(self_draft=True)
-    parts, target = engine._levels.parts, engine._models.target.module
-    assert parts.full.module is target and parts.evicting("h2o").module is target
-    assert any(isinstance(part, SelfDraftLinear) for part in parts.retrieval.module.modules())
-    context = Context(random_prompt(300))
-    for _ in engine.read(context.span(0, 300)):
-        pass
-    before = parts.full.logits(context, 1)
-    rows = [[x.clone() for x in engine._levels.full.rows(layer, 0, 300)] for layer in range(2)]
-    parts.full.cache.truncate(299)
-    engine._levels.retrieval.select()
-    drafted = parts.retrieval.logits(context.extended((5, 6, 7)), 3)
-    assert torch.equal(parts.full.logits(context, 1), before), "a pass over the full cache has changed"
-    for layer in range(2):
-        for now, then in zip(engine._levels.full.rows(layer, 0, 300), rows[layer], strict=True):
-            assert torch.equal(now, then)
-    exact = tiny_engine()
-    for _ in exact.read(context.span(0, 300)):
-        pass
-    exact._levels.retrieval.select()
-    assert not torch.allclose(drafted, exact._levels.parts.retrieval.logits(context.extended((5, 6, 7)), 3), atol=0.05)
-
-
-def test_what_they_compute_is_kept_nowhere() -> None:
+def test_only_passes_over_the_retrieval_cache_use_them_and_what_they_compute_is_kept_nowhere() -> None:
     """Their keys and values are off by percents: after a round all caches have the full pass's."""
     plain, engine = tiny_engine(), tiny_engine(self_draft=True)
+    levels, parts, target = engine._levels, engine._levels.parts, engine._models.target.module
+    assert parts.full.module is target and parts.evicting("h2o").module is target
+    assert any(isinstance(part, SelfDraftLinear) for part in parts.retrieval.module.modules())
     for one, method in ((plain, "autoregressive"), (engine, "triforce")):
         answer(one, random_prompt(300), method)
-    length = engine._levels.full.length
-    assert length == plain._levels.full.length
-    retrieval, context = engine._levels.retrieval, Context([*engine.held_tokens, 9, 9])
-    engine._levels.parts.retrieval.logits(context, 1)
-    synced, start = retrieval._synced, retrieval._recent_start
+    context, length, logits = Context([*engine.held_tokens, 5, 6, 7]), levels.full.length, []
+    for one in (plain, engine):
+        one._levels.retrieval.select()
+        logits.append(one._levels.parts.retrieval.logits(context, 3))
+    assert not torch.allclose(*logits, atol=0.05)
+    retrieval, caches = levels.retrieval, (levels.full, plain._levels.full)
+    assert [cache.length for cache in caches] == [length] * 2
+    synced, start, at = retrieval._synced, retrieval._recent_start, retrieval._first_recent
     assert synced > 300  # rows of the answer are among them
     for layer in range(2):
-        exact = plain._levels.full.rows(layer, 0, length)
-        for mine, theirs in zip(engine._levels.full.rows(layer, 0, length), exact, strict=True):
+        for mine, theirs in zip(*(cache.rows(layer, 0, length) for cache in caches), strict=True):
             assert torch.allclose(mine, theirs, atol=1e-4)
-        at = retrieval._first_recent
         recent = retrieval.k[layer][0, :, at : at + synced - start]
-        assert torch.equal(recent, engine._levels.full.rows(layer, start, synced)[0])
+        assert torch.equal(recent, levels.full.rows(layer, start, synced)[0])
 
 
 # -------------------- the law of sampled text
@@ -192,7 +169,7 @@ def distance(top: Speculative, context: Context, exact: LanguageModel, num_token
     for _ in sampler.paths():
         tokens: list[int] = []
         while len(tokens) < num_tokens:
-            tokens += alone(top.round(context.extended(tokens), cast(TokenSampler, sampler))).tokens
+            tokens += alone(top.round(context.extended(tokens), sampler)).tokens
         found[tuple(tokens[:num_tokens])] += sampler.probability
         top.truncate(len(context) - 1)
     return sum(abs(found.get(key, 0.0) - exact.get(key, 0.0)) for key in found.keys() | exact.keys()) / 2
@@ -237,22 +214,27 @@ def test_the_bundled_pair_writes_what_it_writes_without_them() -> None:
 # -------------------- refusals
 
 
-def test_a_device_that_cannot_is_refused_with_an_action(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny_model(tiny_config(), 3)
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (
+            RuntimeError("not available for build.\nlong story"),
+            UnsupportedModel,
+            "no 4-bit kernel for the cpu device: not",
+        ),
+        (torch.OutOfMemoryError("injected"), NotEnoughMemory, "do not fit"),
+        (None, InvalidSetting, r"8\.0, this one has 7\.5"),  # an old GPU
+    ],
+)
+def test_a_device_that_cannot_is_refused_with_an_action(
+    error: Exception | None, kind: type[CoreError], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> Tensor:
+        assert error is not None
+        raise error
+
+    monkeypatch.setattr(SelfDraftLinear, "_pack", fails)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    with pytest.raises(InvalidSetting, match=r"8\.0, this one has 7\.5") as old:
-        self_draft_of(model, torch.device("cuda"))
-    assert "--self-draft-bits" in old.value.hint
-
-    def not_built(*_: object) -> Tensor:
-        raise RuntimeError("not available for build.\nlong story")
-
-    def full(*_: object) -> Tensor:
-        raise torch.OutOfMemoryError("injected")
-
-    monkeypatch.setattr(SelfDraftLinear, "_pack", not_built)
-    with pytest.raises(UnsupportedModel, match="no 4-bit kernel for the cpu device: not available for build"):
-        self_draft_of(model, CPU)
-    monkeypatch.setattr(SelfDraftLinear, "_pack", full)
-    with pytest.raises(NotEnoughMemory, match="do not fit"):
-        self_draft_of(model, CPU)
+    with pytest.raises(kind, match=told) as caught:
+        self_draft_of(tiny_model(tiny_config(), 3), CPU if error else torch.device("cuda"))
+    assert "--self-draft-bits" in caught.value.hint and "\n" not in str(caught.value)

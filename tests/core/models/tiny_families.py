@@ -5,7 +5,7 @@ Few layers, one of each kind that the family's own configuration has; small size
 
 import math
 import warnings
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,38 +27,21 @@ FEWEST_LAYERS = 2
 FULL = "full_attention"
 # The value that a field gets, by its name; a field that a family does not have, or has as None, stays away.
 SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "vocab_size_per_layer_input": VOCAB,
-    "hidden_size": 64,
-    "n_embd": 64,
-    "d_model": 64,
-    "num_attention_heads": 4,
-    "n_head": 4,
-    "head_dim": 16,
-    "global_head_dim": 32,
-    "attention_chunk_size": WINDOW,
-    "sliding_window": WINDOW,
-    "sliding_window_size": WINDOW,
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCAB),
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "linear_key_head_dim"), 64),
+    **dict.fromkeys(("num_attention_heads", "n_head", "linear_num_value_heads"), 4),
+    **dict.fromkeys(("attention_chunk_size", "sliding_window", "sliding_window_size", "head_dim"), WINDOW),
+    **dict.fromkeys(("global_head_dim", "linear_value_head_dim"), 32),
+    **dict.fromkeys(("hidden_size_per_layer_input", "laurel_rank"), 8),
+    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace", "eos_token_id", "max_window_layers"), 1),
+    **dict.fromkeys(("num_kv_shared_layers", "bos_token_id", "pad_token_id"), 0),
     "max_position_embeddings": 4096,
     "query_pre_attn_scalar": 20,
     "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 64,
-    "linear_value_head_dim": 32,
-    "hidden_size_per_layer_input": 8,
-    "laurel_rank": 8,
     "intermediate_size_mlp": 96,
-    "num_kv_shared_layers": 0,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
     "initializer_range": 0.4,  # large enough that attention is sharp and laws differ from one another
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": 0,
     "tie_word_embeddings": True,
     "use_sliding_window": True,  # families that have the switch have it off in their own configuration
-    "max_window_layers": 1,
 }
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 CHOSEN_EXPERTS = ("num_experts_per_tok", "top_k_experts", "moe_k", "moe_topk", "top_k")
@@ -125,7 +108,7 @@ def tiny_family(family: str, **fields: Any) -> PreTrainedConfig:
         small["layer_types"] = ["sliding_attention", *small["layer_types"][1:]]
     config = type(own)(**small | OWN.get(family, {}) | fields)
     config.dtype = torch.float32
-    return cast(PreTrainedConfig, config)
+    return config
 
 
 def text_part(config: PreTrainedConfig) -> Any:
@@ -163,7 +146,7 @@ def _model(config: PreTrainedConfig, attention: str, seed: int) -> nn.Module:
         warnings.simplefilter("ignore")
         model = AutoModelForCausalLM.from_config(type(config)(**config.to_dict()), attn_implementation=attention)
     model.generation_config.eos_token_id = None  # texts have the length that a test asks for
-    model = cast(nn.Module, model).to(torch.float32).eval().requires_grad_(False)
+    model = model.to(torch.float32).eval().requires_grad_(False)
     for parameter in model.parameters():
         if parameter.ndim > 1 and not math.isfinite(float(parameter.abs().max())):
             parameter.data.normal_(0, 0.1)
@@ -175,7 +158,7 @@ def family_target(family: str) -> tuple[LoadedModel, nn.Module]:
     config = tiny_family(family)
     stock, ours = twin_models(config, ATTENTION_NAME)
     dims = dims_of(config, family, weight_bytes=1 << 20)
-    return prepared(cast(Any, ours), dims, torch.float32, CPU), stock
+    return prepared(ours, dims, torch.float32, CPU), stock
 
 
 def family_engine(family: str, placement: PlacementWish = "auto", draft: str | None = None) -> tuple[Engine, nn.Module]:
@@ -198,4 +181,4 @@ def transformers_text(stock: nn.Module, prompt: list[int], num_tokens: int) -> t
     """What transformers writes, greedily."""
     ids = torch.tensor([prompt])
     options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": num_tokens, "do_sample": False}
-    return tuple(cast(Any, stock).generate(ids, **options)[0].tolist()[len(prompt) :])
+    return tuple(stock.generate(ids, **options)[0].tolist()[len(prompt) :])

@@ -17,58 +17,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
 
 from core.ops import host_attention, streams
 
 DEVICE = torch.device("cpu", 0)  # a processor to torch; the index tells it from the host in an operation's arguments
 ATEN = torch.ops.aten
 READS = {ATEN._local_scalar_dense.default, ATEN.nonzero.default, ATEN.equal.default, ATEN.bincount.default}
-FACTORIES = {
-    ATEN.empty.memory_format,
-    ATEN.zeros.default,
-    ATEN.ones.default,
-    ATEN.full.default,
-    ATEN.arange.default,
-    ATEN.arange.start,
-    ATEN.arange.start_step,
-    ATEN.scalar_tensor.default,
-}
+FACTORIES = {ATEN.empty.memory_format, ATEN.zeros.default, ATEN.ones.default, ATEN.full.default}
+FACTORIES |= {ATEN.arange.default, ATEN.arange.start, ATEN.arange.start_step, ATEN.scalar_tensor.default}
 
-
-# What makes room without writing to it
 _HOLE = object()  # stands where a tensor was
-ROOMS = {ATEN.new_empty.default, ATEN.empty_like.default}
+ROOMS = {ATEN.new_empty.default, ATEN.empty_like.default}  # what makes room without writing to it
 REAL_DEVICE = torch._C.TensorBase.device  # the attribute, before it is simulated
 REAL_TOLIST = torch.Tensor.tolist
-
-
 _ROOMS: dict[Any, Any] = {}  # what operations give, by what they are given: shapes and types
 
 
-def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """The same nest of lists, tuples and dictionaries with other leaves."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(change, leaf) for leaf in value)
-    return {key: _mapped(change, leaf) for key, leaf in value.items()} if isinstance(value, dict) else change(value)
-
-
-def _tensors(value: Any, found: list[Tensor]) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        found.append(value)
-    elif isinstance(value, (list, tuple)):
-        for leaf in value:
-            _tensors(leaf, found)
-    elif isinstance(value, dict):
-        for leaf in value.values():
-            _tensors(leaf, found)
-    return found
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def poison(tensor: Tensor) -> None:
@@ -145,12 +119,7 @@ class SimulatedDevice(TorchDispatchMode):
     asynchronous = True
 
     def __init__(
-        self,
-        schedule: Sequence[int] = (),
-        *,
-        eager: Iterable[str] = (),
-        refused: str = "",
-        measured: bool = False,
+        self, schedule: Sequence[int] = (), *, eager: Iterable[str] = (), refused: str = "", measured: bool = False
     ) -> None:
         super().__init__()
         self.lock = threading.RLock()
@@ -394,7 +363,7 @@ class SimulatedDevice(TorchDispatchMode):
             return self._made(func, args, kwargs)
         if func is ATEN._to_copy.default:
             return self._moved(args[0], kwargs)
-        tensors = _tensors((args, kwargs), [])
+        tensors = _tensors((args, kwargs))
         hosts = [tensor for tensor in tensors if self.is_host(tensor)]
         if func is ATEN.copy_.default and len(hosts) == 1 and args[1].dim():  # between both sides, blocking
             self._wait("copy_")
@@ -409,7 +378,7 @@ class SimulatedDevice(TorchDispatchMode):
             if func._schema.is_mutable:
                 return func(*args, **kwargs)
             result = func(*args, **kwargs)
-            for tensor in _tensors(result, []):
+            for tensor in _tensors(result):
                 self._track(tensor)
             return result
         return self._later(func, args, kwargs)
@@ -422,7 +391,7 @@ class SimulatedDevice(TorchDispatchMode):
 
     def _on_host(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        for tensor in _tensors(result, []):
+        for tensor in _tensors(result):
             self._mark_host(tensor)
         return result
 
@@ -446,27 +415,27 @@ class SimulatedDevice(TorchDispatchMode):
             made: Tensor = ATEN._to_copy.default(source, **plain)
             self._track(made)
             return made
-        return cast(Tensor, self._later(ATEN._to_copy.default, (source,), plain))
+        return self._later(ATEN._to_copy.default, (source,), plain)
 
     def _later(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Put an operation into the computing stream's queue; what it gives holds poison until it has happened."""
-        inputs = _tensors((args, kwargs), [])
-        nest = _mapped(lambda leaf: _HOLE if isinstance(leaf, Tensor) else leaf, (args, kwargs))
+        inputs = _tensors((args, kwargs))
+        nest = tree_map(lambda leaf: _HOLE if isinstance(leaf, Tensor) else leaf, (args, kwargs))
 
         def call(aliases: Sequence[Tensor]) -> list[Tensor]:
             remaining = iter(aliases)
-            own, named = _mapped(lambda leaf: next(remaining) if leaf is _HOLE else leaf, nest)
-            return _tensors(func(*own, **named), [])
+            own, named = tree_map(lambda leaf: next(remaining) if leaf is _HOLE else leaf, nest)
+            return _tensors(func(*own, **named))
 
         if func._schema.is_mutable:
             self._enqueue(self.computing, func.__name__, inputs, lambda *aliases: call(aliases))
             return kwargs["out"] if "out" in kwargs else args[0]
         key = func, repr(nest), tuple((x.shape, x.stride(), x.dtype) for x in inputs)
         if key not in _ROOMS:
-            own, named = _mapped(_meta, (args, kwargs))
+            own, named = tree_map(_meta, (args, kwargs))
             _ROOMS[key] = func(*own, **named)
-        outputs = _mapped(self._room, _ROOMS[key])
-        made, count = _tensors(outputs, []), len(inputs)
+        outputs = tree_map(self._room, _ROOMS[key])
+        made, count = _tensors(outputs), len(inputs)
 
         def fill(*aliases: Tensor) -> None:
             for room, found in zip(aliases[count:], call(aliases[:count]), strict=True):

@@ -1,13 +1,12 @@
 """The compiled kernel against its slow twin; without a compiler these tests are skipped by name."""
 
-import itertools
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
+from itertools import product
 
 import pytest
 import torch
+from torch import Tensor
 
 from core.caches.full import FullCache
 from core.caches.policies import landmark_scores
@@ -15,33 +14,23 @@ from core.caches.tokens import Context
 from core.models.cached_model import CachedModel
 from core.models.linear import PackedLinear
 from core.models.weights import prepared
-from core.ops import backend, kernel_build, native
+from core.ops import native
 from core.ops.attention import attend, attend_reference
-from core.ops.backend import STOCK, Attend, Backend, choose_backend
-from core.ops.kernel import small_rows
-from core.ops.kernel_build import NoKernel, can_compile
+from core.ops.backend import STOCK, Attend, Backend
 from core.ops.native import KEPT_AS, SCALED_DIMS, SmallRows
 from core.ops.scaled_rows import FULL, SCALE, rounded, scaled_reference, widened
 from core.ops.threads import Threads
-from tests.core.toys import loaded, random_prompt, tiny_config
+from tests.core.toys import CPU, loaded, random_prompt, tiny_config
 
-# heads, KV heads, cached keys, new rows, dimensions of a head
-SHAPES = [
-    (1, 1, 0, 1, 8),
-    (6, 6, 6, 9, 64),
-    (4, 4, 63, 1, 64),
-    (4, 4, 57, 7, 64),
-    (8, 2, 130, 5, 128),
-    (5, 5, 1029, 12, 72),
+Shape = tuple[int, int, int, int, int]  # heads, KV heads, cached keys, new rows, dimensions of a head
+SHAPES: list[Shape] = [
+    *((1, 1, 0, 1, 8), (6, 6, 6, 9, 64), (4, 4, 63, 1, 64), (4, 4, 57, 7, 64), (8, 2, 130, 5, 128)),
+    *((5, 5, 1029, 12, 72), (2, 1, 500, 32, 256), (4, 2, 700, 300, 64), (4, 1, 0, 260, 72)),
     (3, 3, 2600, 1, 64),  # heads that do not divide by two threads: cut into shares
-    (2, 1, 500, 32, 256),
-    (4, 2, 700, 300, 64),
-    (4, 1, 0, 260, 72),
     (8, 1, 1200, 25, 64),  # more rows of a KV head than the kernel takes at once
     (64, 1, 1200, 2, 64),
     *((2, 2, 200 - new, new, dim) for dim in (16, 24, 40, 80, 96, 104, 192) for new in range(1, 6)),  # sums at a time
 ]
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -50,13 +39,35 @@ def as_many_threads_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Threads, "adapts", False)
 
 
-def test_where_there_is_a_compiler_there_is_a_kernel() -> None:
-    if not can_compile():
-        pytest.skip("no compiler here")
-    small_rows()  # NoKernel skips all other tests of it
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets torch's number of threads, for one test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
 
 
-def tensors(heads: int, kv_heads: int, cached: int, new: int, dim: int) -> tuple[torch.Tensor, ...]:
+UNITS = [
+    *(("vectors", kept) for kept in KEPT_AS if kept != torch.int16),
+    ("integers", torch.int16),
+    *(("matrix units", kept) for kept in KEPT_AS),
+]
+
+
+@pytest.fixture(params=UNITS, ids=str)
+def kept(request: pytest.FixtureRequest, kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
+    """The type of keys and values; what computes attention follows from it."""
+    name, dtype = request.param
+    if name == "matrix units" and not kernel.has_matrices:
+        pytest.skip("this processor has no matrix units")
+    if dtype == torch.int16 and not kernel.scales(64):
+        pytest.skip("this processor does not multiply integers")
+    monkeypatch.setattr(kernel, "by_matrices", frozenset((dtype,) if name == "matrix units" else ()))
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def tensors(heads: int, kv_heads: int, cached: int, new: int, dim: int) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(heads * 1000 + cached + new)
     q = 2 * torch.randn(1, new, heads, dim, generator=generator).transpose(1, 2)  # as models hand it over
     k, v = torch.randn(2, 1, kv_heads, cached + new + 3, dim, generator=generator)[..., : cached + new, :]
@@ -68,33 +79,44 @@ def tolerance(dim: int, kept: torch.dtype = torch.float32) -> float:
     return 3e-5 * dim if kept in (torch.float16, torch.int16) else 1.5e-5 * max(1.0, dim / 128)
 
 
-@pytest.fixture(params=["vectors", "matrix units"])
-def unit(request: pytest.FixtureRequest, kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What computes attention: for all types of keys and values the same."""
-    by_matrices = request.param == "matrix units"
-    if by_matrices and not kernel.has_matrices:
-        pytest.skip("this processor has no matrix units")
-    monkeypatch.setattr(kernel, "by_matrices", frozenset(KEPT_AS if by_matrices else ()))
-    return str(request.param)
+def twin(q: Tensor, k: Tensor, v: Tensor, scaling: float = 0.3) -> Tensor:
+    return attend_reference(q, widened(k, torch.float32), widened(v, torch.float32), scaling)
 
 
-@pytest.mark.usefixtures("unit")
-@pytest.mark.parametrize("kept", KEPT_AS)
+# -------------------- attention
+
+
 def test_the_kernel_equals_its_slow_twin(kernel: SmallRows, kept: torch.dtype) -> None:
     for shape in SHAPES:
         q, k, v = tensors(*shape)
         k, v = rounded(k, kept), rounded(v, kept)
-        expected = attend_reference(q, widened(k, torch.float32), widened(v, torch.float32), 0.3)
-        assert torch.allclose(kernel(q, k, v, 0.3), expected, atol=tolerance(shape[-1], kept)), shape
+        assert torch.allclose(kernel(q, k, v, 0.3), twin(q, k, v), atol=tolerance(shape[-1], kept)), shape
+    q, k, v = tensors(4, 4, 300, 3, 64)  # scores far apart neither overflow nor vanish
+    k, v = rounded(k, kept), rounded(v, kept)
+    for scaling, most in ((0.0, 2e-4), (30.0, 100 * tolerance(64, kept))):
+        found = kernel(q, k, v, scaling)
+        assert torch.allclose(found, twin(q, k, v, scaling), atol=most) and torch.isfinite(found).all()
 
 
-@pytest.mark.usefixtures("unit")
-@pytest.mark.parametrize("shape", [(1, 1, 0, 1, 8), (5, 5, 1029, 12, 72), (4, 1, 0, 260, 72)])
-def test_float16_keys_and_values_are_widened_exactly(kernel: SmallRows, shape: tuple[int, int, int, int, int]) -> None:
+def test_an_unseen_key_would_be_noticed(kernel: SmallRows, kept: torch.dtype) -> None:
+    """Negative control: the last key counts for the last row only."""
+    q, k, v = tensors(4, 4, 70, 3, 64)
+    k, before = rounded(k, kept), kernel(q, rounded(k, kept), rounded(v, kept), 0.3)
+    v[:, :, -1] += 100.0
+    after = kernel(q, k, rounded(v, kept), 0.3)
+    assert torch.equal(before[:, :, :2], after[:, :, :2]) and not torch.allclose(before[:, :, 2], after[:, :, 2])
+
+
+def test_float16_keys_and_values_are_widened_exactly(kernel: SmallRows) -> None:
     """Bit for bit what float32 rows of the same numbers give, subnormal ones too; in heads of 72, never of integers."""
-    q, k, v = tensors(*shape)
-    k, v = (torch.cat((x[..., :4] * 1e-6, x[..., 4:]), -1).half() for x in (k, v))
-    assert torch.equal(kernel(q, k, v, 0.3), kernel(q, k.float(), v.float(), 0.3))
+    for by_matrices, shape in product(
+        (frozenset(), frozenset(KEPT_AS)), ((1, 1, 0, 1, 8), (5, 5, 1029, 12, 72), (4, 1, 0, 260, 72))
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel, "by_matrices", by_matrices if kernel.has_matrices else frozenset())
+            q, k, v = tensors(*shape)
+            k, v = (torch.cat((x[..., :4] * 1e-6, x[..., 4:]), -1).half() for x in (k, v))
+            assert torch.equal(kernel(q, k, v, 0.3), kernel(q, k.float(), v.float(), 0.3))
 
 
 @pytest.mark.parametrize("dim", [64, 256])
@@ -107,7 +129,7 @@ def test_integers_lose_less_than_keeping_keys_and_values_in_float16_did(
     v *= torch.logspace(-2, 2, v.shape[2])[:, None]  # values of very different lengths
     scaling = dim**-0.5
 
-    def loss(k: torch.Tensor, v: torch.Tensor, found: torch.Tensor) -> float:
+    def loss(k: Tensor, v: Tensor, found: Tensor) -> float:
         return float((found.double() - attend_reference(q.double(), k.double(), v.double(), scaling)).square().mean())
 
     kept = loss(k, v, attend_reference(q.double(), k.half().double(), v.half().double(), scaling))
@@ -128,54 +150,17 @@ def test_rows_become_integers_as_their_slow_twin_says(kernel: SmallRows, dim: in
     found = kernel.scaled(x)
     assert found is not None and found.shape == (2, 50, dim + SCALE) and not found[0, 3].any()
     assert (found[..., :dim].int() - scaled_reference(x)[..., :dim].int()).abs().max() <= 1
-    step = x.norm(dim=-1, keepdim=True) / FULL
-    assert bool(((widened(found, torch.float32) - x).abs() <= 0.501 * step).all())
-    assert not bool(((widened(found, torch.float32) - x).abs() <= 0.4 * step).all()), "the control"
+    step, off = x.norm(dim=-1, keepdim=True) / FULL, (widened(found, torch.float32) - x).abs()
+    assert bool((off <= 0.501 * step).all()) and not bool((off <= 0.4 * step).all()), "the control"
     x[1, 7, 5] = torch.inf
     assert kernel.scaled(x) is None
 
 
-@pytest.fixture(
-    params=[
-        ("vectors", torch.float32),
-        ("vectors", torch.float16),
-        ("vectors", torch.bfloat16),
-        ("integers", torch.int16),
-        ("matrix units", torch.float16),
-        ("matrix units", torch.bfloat16),
-    ],
-    ids=str,
-)
-def kept(request: pytest.FixtureRequest, kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
-    """The type of keys and values; what computes attention follows from it."""
-    name, dtype = request.param
-    if name == "matrix units" and not kernel.has_matrices:
-        pytest.skip("this processor has no matrix units")
-    if name == "integers" and not kernel.scales(64):
-        pytest.skip("this processor does not multiply integers")
-    monkeypatch.setattr(kernel, "by_matrices", frozenset((dtype,) if name == "matrix units" else ()))
-    assert isinstance(dtype, torch.dtype)
-    return dtype
-
-
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    """Sets torch's number of threads, for one test."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 def rows_that_differ(
-    kernel: Attend,
-    shape: tuple[int, int, int, int, int],
-    threads: Callable[[int], None],
-    most_threads: int = 4,
-    kept: torch.dtype = torch.float32,
+    kernel: Attend, shape: Shape, threads: Callable[[int], None], most_threads: int, kept: torch.dtype = torch.float32
 ) -> int:
     """Rows of one pass that differ in any bit from the same query alone, behind the keys before it."""
-    _, _, cached, new, _ = shape
-    shape = (*shape[:4], 64) if kept == torch.int16 else shape  # heads of other sizes are no integers
+    cached, new = shape[2:4]
     q, k, v = tensors(*shape)
     k, v = rounded(k, kept), rounded(v, kept)
     alone = []
@@ -194,9 +179,11 @@ def rows_that_differ(
 # heads, KV heads, dimensions of a head
 HEADS = [(2, 2, 128), (3, 3, 64), (6, 3, 72), (5, 5, 8), (8, 2, 128), (4, 1, 256)]
 LENGTHS = [(0, 13), (55, 9), (1015, 9), (1022, 7), (3060, 13)]  # keys, rows behind them
-PASSES = [(*HEADS[i][:2], *LENGTHS[(i + j) % 5], HEADS[i][2]) for i in range(6) for j in (0, 2)]
+PASSES: list[Shape] = [(*HEADS[i][:2], *LENGTHS[(i + j) % 5], HEADS[i][2]) for i in range(6) for j in (0, 2)]
 # More rows than the kernel takes at once: such passes once went to stock operations, which sum in another order
 PASSES += [(group, 1, 1200, new, 64) for group, new in ((3, 25), (7, 10), (8, 25), (64, 2), (5, 32))]
+# Integers are multiplied where they lie for few rows, packed for eight rows or more a head
+SCALED = [(2 * group, 2, 79 * group % 200, 8, dim) for group in range(1, 7) for dim in SCALED_DIMS]
 
 
 def test_a_row_comes_out_bit_for_bit_whatever_rows_keys_and_threads_there_are(
@@ -204,33 +191,19 @@ def test_a_row_comes_out_bit_for_bit_whatever_rows_keys_and_threads_there_are(
 ) -> None:
     """What keeps verification of many rows equal to plain decoding of one."""
     for shape in PASSES:
-        assert rows_that_differ(kernel, shape, threads, 3, kept) == 0, shape
+        own = (*shape[:4], 64) if kept == torch.int16 else shape  # heads of other sizes are no integers
+        assert rows_that_differ(kernel, own, threads, 3, kept) == 0, shape
+    for shape in SCALED if kept == torch.int16 else ():
+        assert rows_that_differ(kernel, shape, threads, 1, kept) == 0, shape
+    assert rows_that_differ(attend, (6, 3, 1020, 13, 64), threads, 4) > 0, "the control: another order of sums"
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7, 200])
 def test_no_thread_gets_more_rows_than_its_task_holds_or_none(threads: int) -> None:
-    for kv_heads, rows, keys in itertools.product((1, 3, 8), (1, 64, 65, 192, 193, 1024), (1, 1025, 5000)):
+    for kv_heads, rows, keys in product((1, 3, 8), (1, 64, 65, 192, 193, 1024), (1, 1025, 5000)):
         pieces, groups = native._cuts(kv_heads, rows, keys, threads)
         assert 1 <= groups <= rows and rows <= groups * native.MOST_TOGETHER
         assert pieces == 1 or (groups == 1 and pieces <= -(-keys // native.KEYS_OF_A_SHARE))
-
-
-@pytest.mark.parametrize("dim", SCALED_DIMS)
-@pytest.mark.parametrize("group", range(1, 7))
-def test_rows_multiplied_with_integers_where_they_lie_have_the_bits_of_packed_ones(
-    kernel: SmallRows, group: int, dim: int
-) -> None:
-    if not kernel.scales(dim):
-        pytest.skip("keys and values are no integers here")
-    for length in (1, 15, 64, 79, 200):
-        q, k, v = (
-            torch.randn(1, heads, rows, dim) for heads, rows in ((2 * group, 8), (2, length + 7), (2, length + 7))
-        )
-        k, v = kernel.scaled(k), kernel.scaled(v)
-        many = kernel(q, k, v, 0.3)  # eight rows or more a head: two tiles
-        for i in range(8):
-            one = kernel(q[:, :, i : i + 1], k[:, :, : length + i], v[:, :, : length + i], 0.3)
-            assert torch.equal(one, many[:, :, i : i + 1]), (length, i)
 
 
 @pytest.mark.parametrize(
@@ -259,94 +232,25 @@ def test_rows_that_begin_together_and_end_apart_come_out_bit_for_bit(
         assert torch.equal(again, found) and not torch.equal(kernel(q[:, :, rows], *mine, 0.3), found)
 
 
-def test_rows_of_stock_operations_are_not_the_same_bit_for_bit(threads: Callable[[int], None]) -> None:
-    """Negative control: the comparison sees what summing in another order does."""
-    assert rows_that_differ(attend, (6, 3, 1020, 13, 64), threads) > 0
-
-
-def test_scores_far_apart_neither_overflow_nor_vanish(kernel: SmallRows, kept: torch.dtype) -> None:
-    q, k, v = tensors(4, 4, 300, 3, 64)
-    k, v = rounded(k, kept), rounded(v, kept)
-    for scaling, most in ((0.0, 2e-4), (30.0, 100 * tolerance(64, kept))):
-        got = kernel(q, k, v, scaling)
-        assert torch.allclose(
-            got, attend_reference(q, widened(k, torch.float32), widened(v, torch.float32), scaling), atol=most
-        )
-    assert torch.isfinite(got).all()
-
-
-def test_an_unseen_key_would_be_noticed(kernel: SmallRows, kept: torch.dtype) -> None:
-    """Negative control: the last key counts for the last row only."""
-    q, k, v = tensors(4, 4, 70, 3, 64)
-    k, before = rounded(k, kept), kernel(q, rounded(k, kept), rounded(v, kept), 0.3)
-    v[:, :, -1] += 100.0
-    after = kernel(q, k, rounded(v, kept), 0.3)
-    assert torch.equal(before[:, :, :2], after[:, :, :2])
-    assert not torch.allclose(before[:, :, 2], after[:, :, 2])
-
-
 def test_what_the_kernel_was_not_made_for_goes_to_stock_operations(kernel: SmallRows) -> None:
-    for shape, dtype in (((4, 4, 40, 2, 60), torch.float32), ((4, 4, 40, 2, 64), torch.bfloat16)):
-        q, k, v = (x.to(dtype) for x in tensors(*shape))
+    odd, brain = tensors(4, 4, 40, 2, 60), [x.bfloat16() for x in tensors(4, 4, 40, 2, 64)]
+    for q, k, v in (odd, brain, [x.expand(2, -1, -1, -1) for x in tensors(4, 4, 40, 2, 64)]):
         assert torch.equal(kernel(q, k, v, 0.3), attend(q, k, v, 0.3))
-    q, k, v = (x.expand(2, -1, -1, -1) for x in tensors(4, 4, 40, 2, 64))
-    assert torch.equal(kernel(q, k, v, 0.3), attend(q, k, v, 0.3))
 
 
-def test_without_a_compiler_stock_operations_serve_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_build, "find_compiler", lambda: None)
-    chosen = choose_backend(CPU, torch.float32)
-    assert (chosen.name, chosen.attend) == ("torch", attend)
-    assert "no C++ compiler: " in chosen.because and "requirements-compiler.lock" in chosen.because
+def test_results_are_float32_whatever_the_default_type_is(kernel: SmallRows) -> None:
+    """Another thread may be making a model in 16 bits."""
+    q, k, v = tensors(4, 2, 300, 5, 64)
+    before = kernel(q, k, v, 0.3), kernel.votes(q[0], k[0].repeat(2, 1, 1), 0.3)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        after = kernel(q, k, v, 0.3), kernel.votes(q[0], k[0].repeat(2, 1, 1), 0.3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(one.dtype == torch.float32 and torch.equal(one, other) for one, other in zip(after, before, strict=True))
 
 
-def test_a_kernel_that_computes_something_else_is_refused_and_a_right_one_is_checked_once(
-    kernel: SmallRows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    library = kernel_build.compiled(kernel_build.cache_folder())
-    copy = Path(shutil.copy(library, tmp_path))
-    for _ in range(2):
-        with monkeypatch.context() as patched:
-            patched.setattr(SmallRows, "__call__", lambda self, q, k, v, scaling: attend(q, k, v, 1.01 * scaling))
-            with pytest.raises(NoKernel, match="wrong results"):
-                small_rows(tmp_path)
-        small_rows(tmp_path)
-        with monkeypatch.context() as patched:
-            patched.setattr("core.ops.kernel._check", lambda _: pytest.fail("it was checked already"))
-            small_rows(tmp_path)
-        with copy.open("ab") as changed:
-            changed.write(b"x")
-
-
-def test_a_compiler_that_fails_leaves_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    bad = tmp_path / "bad.cpp"
-    bad.write_text("this is not C++", encoding="utf-8")
-    monkeypatch.setattr(kernel_build, "SOURCE", bad)
-    with pytest.raises(NoKernel):
-        small_rows(tmp_path / "cache")
-    assert not list(tmp_path.rglob(f"*{kernel_build.SUFFIX}"))
-
-
-def test_the_slower_backend_is_not_chosen(kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_seconds", lambda *_: [0.001, 0.002])
-    chosen = choose_backend(CPU, torch.float32)
-    assert chosen.attend is STOCK.attend
-    assert "0.5x" in chosen.because
-
-
-def test_long_passes_go_where_they_are_faster(kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = tensors(4, 2, 300, 40, 64)
-    for stock_seconds, ours in ((0.001, False), (0.003, True)):
-        monkeypatch.setattr(backend, "_seconds", lambda *_, stock=stock_seconds: [stock, 0.002])
-        chosen = backend.backend_named("compiled", CPU, torch.float32)
-        expected = kernel if ours else attend
-        assert torch.equal(chosen.attend(q, k, v, 0.3), expected(q, k, v, 0.3))
-    assert not torch.equal(kernel(q, k, v, 0.3), attend(q, k, v, 0.3)), "the comparison sees nothing"
-
-
-def test_only_float32_on_a_processor_is_compiled_for() -> None:
-    assert choose_backend(CPU, torch.bfloat16).name == "torch"
-    assert choose_backend(torch.device("cuda"), torch.float32).name == "torch"
+# -------------------- layers, votes and chunks
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -354,12 +258,10 @@ def test_only_float32_on_a_processor_is_compiled_for() -> None:
 def test_packed_layers_equal_their_slow_twin_and_rows_do_not_depend_on_one_another(
     kernel: SmallRows, threads: Callable[[int], None], inner: int, outer: int, rows: int, dtype: torch.dtype
 ) -> None:
-    generator = torch.Generator().manual_seed(inner)
     linear = torch.nn.Linear(inner, outer, bias=rows % 2 == 1).requires_grad_(False)
     linear.weight.data = linear.weight.data.to(dtype).float()
     linear.weight.data[0, 0] = 2.0**-40 if dtype == torch.bfloat16 else linear.weight.data[0, 0]  # float16 has no such
-    x = torch.randn(rows, inner, generator=generator)
-    packed = PackedLinear(linear, kernel)
+    x, packed = torch.randn(rows, inner), PackedLinear(linear, kernel)
     assert packed.packed.dtype == dtype and torch.equal(packed.weight, linear.weight)
     together = packed(x[None])
     assert torch.allclose(together[0].double(), linear.double()(x.double()), atol=1e-7 * inner)
@@ -367,6 +269,25 @@ def test_packed_layers_equal_their_slow_twin_and_rows_do_not_depend_on_one_anoth
         threads(number)
         assert torch.equal(packed(x), together[0])
         assert all(torch.equal(packed(x[row : row + 1])[0], together[0, row]) for row in range(rows))
+
+
+@pytest.mark.parametrize(("dim", "rows"), [(64, 1), (162, 5), (336, 13), (520, 7), (1000, 13), (7, 32), (3, 1)])
+def test_norms_and_silu_equal_their_slow_twin_and_rows_do_not_depend_on_one_another(
+    kernel: SmallRows, dim: int, rows: int
+) -> None:
+    generator = torch.Generator().manual_seed(dim)
+    x, weight = 20 * torch.randn(rows, dim, generator=generator), torch.randn(dim, generator=generator)
+    wide = x.double()
+    exact = wide / (wide.square().mean(1, keepdim=True) + 1e-5).sqrt() * weight.double()
+    normed, active = kernel.norm(x[None], weight, 1e-5)[0], kernel.silu(x[None])[0]
+    assert torch.allclose(normed.double(), exact, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(active.double(), wide * wide.sigmoid(), rtol=1e-6, atol=1e-30)
+    for row in range(rows):
+        alone = x[row : row + 1]
+        assert torch.equal(kernel.norm(alone, weight, 1e-5)[0], normed[row])
+        assert torch.equal(kernel.silu(alone)[0], active[row])
+    ends = kernel.silu(torch.tensor([0.0, -0.0, 200.0, -200.0, 3e38, float("inf"), float("nan")]))
+    assert torch.equal(ends[:-1], torch.tensor([0.0, 0.0, 200.0, 0.0, 3e38, float("inf")])) and ends[-1].isnan()
 
 
 @pytest.mark.parametrize(
@@ -378,46 +299,33 @@ def test_chunks_are_scored_through_the_kernel_as_without(
     generator = torch.Generator().manual_seed(num_chunks)
     queries = torch.randn(2 * heads, 8, dim, generator=generator)
     landmarks = 2 * torch.randn(heads, num_chunks + 50, dim, generator=generator)[:, :num_chunks]
-    scaling, asked = 0.5, list[int]()
+    asked = list[int]()
 
-    def counted(folded: torch.Tensor, keys: torch.Tensor, by: float) -> torch.Tensor:
+    def counted(folded: Tensor, keys: Tensor, by: float) -> Tensor:
         asked.append(folded.shape[1])
         return kernel.votes(folded, keys, by)
 
-    found = landmark_scores(queries, landmarks, scaling, counted)
+    found = landmark_scores(queries, landmarks, 0.5, counted)
     assert asked == [16] and torch.allclose(found.sum(1), torch.full((heads,), 16.0))
-    assert torch.allclose(found, landmark_scores(queries, landmarks, scaling), atol=2e-5)
+    assert torch.allclose(found, landmark_scores(queries, landmarks, 0.5), atol=2e-5)
     for number in (1, 2, 3):
         threads(number)
-        assert torch.equal(landmark_scores(queries, landmarks, scaling, kernel.votes), found)
+        assert torch.equal(landmark_scores(queries, landmarks, 0.5, kernel.votes), found)
 
 
-@pytest.mark.parametrize(("dim", "rows"), [(64, 1), (162, 5), (336, 13), (7, 32)])
-def test_the_norm_equals_its_slow_twin_and_rows_do_not_depend_on_one_another(
-    kernel: SmallRows, dim: int, rows: int
-) -> None:
-    generator = torch.Generator().manual_seed(dim)
-    x, weight = 3 * torch.randn(rows, dim, generator=generator), torch.randn(dim, generator=generator)
-    together = kernel.norm(x[None], weight, 1e-5)
-    exact = x.double() / (x.double().square().mean(1, keepdim=True) + 1e-5).sqrt() * weight.double()
-    assert torch.allclose(together[0].double(), exact, rtol=1e-5, atol=1e-6)
-    assert all(torch.equal(kernel.norm(x[row : row + 1], weight, 1e-5)[0], together[0, row]) for row in range(rows))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_chunks_are_moved_as_by_stock_operations(kernel: SmallRows, dtype: torch.dtype) -> None:
+    source, target = torch.randn(1, 3, 203, 8).to(dtype), torch.randn(1, 3, 77, 8).to(dtype)
+    heads, slots = torch.tensor([0, 0, 2, 1, 2]), torch.tensor([18, 0, 3, 5, 4])
+    chunks, wanted = torch.tensor([49, 0, 7, 7, 50 - 1]), target.clone()
+    for head, chunk, slot in zip(heads.tolist(), chunks.tolist(), slots.tolist(), strict=True):
+        wanted[0, head, 4 * slot : 4 * slot + 4] = source[0, head, 4 * chunk : 4 * chunk + 4]
+    for some in (5, 0):
+        kernel.move_chunks(source, target, (heads[:some], chunks[:some], slots[:some]), 4)
+        assert torch.equal(target, wanted)
 
 
-@pytest.mark.parametrize(("dim", "rows"), [(64, 1), (520, 7), (7, 32), (1000, 13), (3, 1)])
-def test_silu_equals_its_slow_twin_and_rows_do_not_depend_on_one_another(
-    kernel: SmallRows, dim: int, rows: int
-) -> None:
-    x = 20 * torch.randn(rows, dim, generator=torch.Generator().manual_seed(dim))
-    together = kernel.silu(x[None])
-    assert torch.allclose(together[0].double(), x.double() * x.double().sigmoid(), rtol=1e-6, atol=1e-30)
-    assert all(torch.equal(kernel.silu(x[row : row + 1])[0], together[0, row]) for row in range(rows))
-
-
-def test_silu_keeps_the_ends_of_the_scale(kernel: SmallRows) -> None:
-    x = torch.tensor([0.0, -0.0, 200.0, -200.0, 3e38, float("inf"), float("nan")])
-    got = kernel.silu(x)
-    assert torch.equal(got[:-1], torch.tensor([0.0, 0.0, 200.0, 0.0, 3e38, float("inf")])) and got[-1].isnan()
+# -------------------- whole models
 
 
 @pytest.mark.parametrize(
@@ -438,9 +346,8 @@ def test_a_model_keeps_its_logits_and_verifies_to_the_last_bit(
     if kept == torch.int16 and not kernel.scales(64):
         pytest.skip("this processor does not multiply integers")
     tokens, differ = Context(random_prompt(lengths[-1] + 25)), {"torch": 0, "compiled": 0}
-    logits: dict[str, list[torch.Tensor]] = {"torch": [], "compiled": []}
-    compiled = Backend("compiled", kernel, "test", kernel=kernel)
-    for name, chosen in (("torch", STOCK), ("compiled", compiled)):
+    logits: dict[str, list[Tensor]] = {"torch": [], "compiled": []}
+    for chosen in (STOCK, Backend("compiled", kernel, "test", kernel=kernel)):
         config = tiny_config(kind, heads=heads, kv_heads=kv_heads)
         config.intermediate_size = 104  # as the bundled target's, no multiple of what torch's SiLU takes at a time
         config.head_dim = 64 if kept == torch.int16 else config.head_dim
@@ -454,36 +361,10 @@ def test_a_model_keeps_its_logits_and_verifies_to_the_last_bit(
             for rows in (2, 7, 13, 25):
                 judge.cache.truncate(length)
                 together = judge.feed(tokens, range(length, length + rows), rows)
-                differ[name] += sum(not torch.equal(*pair) for pair in zip(alone, together, strict=False))
+                differ[chosen.name] += sum(not torch.equal(*pair) for pair in zip(alone, together, strict=False))
             judge.cache.truncate(length)
-            logits[name].append(alone)
+            logits[chosen.name].append(alone)
     assert differ["compiled"] == 0
     assert differ["torch"] > 0, "the comparison sees nothing"
     most = 1e-3 if kept is None else 2e-2
     assert all(torch.allclose(*pair, atol=most) for pair in zip(*logits.values(), strict=True))
-
-
-def test_results_are_float32_whatever_the_default_type_is(kernel: SmallRows) -> None:
-    """Another thread may be making a model in 16 bits."""
-    q, k, v = tensors(4, 2, 300, 5, 64)
-    before = kernel(q, k, v, 0.3), kernel.votes(q[0], k[0].repeat(2, 1, 1), 0.3)
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        after = kernel(q, k, v, 0.3), kernel.votes(q[0], k[0].repeat(2, 1, 1), 0.3)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert all(one.dtype == torch.float32 and torch.equal(one, other) for one, other in zip(after, before, strict=True))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_chunks_are_moved_as_by_stock_operations(kernel: SmallRows, dtype: torch.dtype) -> None:
-    source, target = torch.randn(1, 3, 203, 8).to(dtype), torch.randn(1, 3, 77, 8).to(dtype)
-    heads, slots = torch.tensor([0, 0, 2, 1, 2]), torch.tensor([18, 0, 3, 5, 4])
-    chunks = torch.tensor([49, 0, 7, 7, 50 - 1])
-    wanted = target.clone()
-    for head, chunk, slot in zip(heads.tolist(), chunks.tolist(), slots.tolist(), strict=True):
-        wanted[0, head, 4 * slot : 4 * slot + 4] = source[0, head, 4 * chunk : 4 * chunk + 4]
-    kernel.move_chunks(source, target, (heads, chunks, slots), 4)
-    assert torch.equal(target, wanted)
-    kernel.move_chunks(source, target, (heads[:0], chunks[:0], slots[:0]), 4)
-    assert torch.equal(target, wanted)

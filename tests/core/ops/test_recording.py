@@ -1,268 +1,210 @@
 """Recording itself, against a stand-in for CUDA that keeps torch's books: streams, captures, pools of memory.
 
 The stand-in follows ATen/cuda/CUDAGraph.cpp and c10/cuda/CUDACachingAllocator.cpp; what it refuses, torch asserts.
+`tests/gpu` has the real one.
 """
 
 import gc
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from core.ops.graphs import Graphs, record
+from core.ops.graphs import Graphs
 
-Pool = tuple[int, int]
-FIRST = torch.device("cuda", 0)
-
-
-class Stream:
-    """A name, and what it waited for."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.waited_for: list[Stream] = []
-        self.synchronized = 0
-
-    def wait_stream(self, other: "Stream") -> None:
-        self.waited_for.append(other)
-
-    def synchronize(self) -> None:
-        self.synchronized += 1
+FIRST, Pool = torch.device("cuda", 0), tuple[int, int]
 
 
 class FakeCuda:
     """One device. `ends_late`: the allocator is not told that a capture was invalidated (mended in pytorch 180395)."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, ends_late: bool = True) -> None:
-        self.ends_late = ends_late
-        self.own = self.current = Stream(FIRST)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ends_late: bool) -> None:
+        self.ends_late, self.waited = ends_late, False
+        self.own = self.current = self.stream(FIRST)
         self.capturing: FakeGraph | None = None
         self.invalid = False
         self.underway: list[Pool] = []  # allocations go to these
         self.uses: dict[Pool, int] = {}  # graphs by pool; a pool that is there without any is only waiting to be freed
         self.pinned: set[Pool] = set()  # pools in which a tensor lives
-        self.handles = 0
-        cuda = self
-
-        class Graph(FakeGraph):
-            world = cuda
-
+        pools = itertools.count(1)
         monkeypatch.setattr(Tensor, "to", lambda x, _, copy: x.clone())  # all tensors are in host memory
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-        monkeypatch.setattr(torch.cuda, "Stream", Stream)
-        monkeypatch.setattr(torch.cuda, "stream", self.stream)
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda _=None: self.current)
-        monkeypatch.setattr(torch.cuda, "synchronize", self.synchronize)
-        monkeypatch.setattr(torch.cuda, "empty_cache", self.empty_cache)
-        monkeypatch.setattr(torch.cuda, "graph_pool_handle", self.handle)
+        for name, stand_in in {
+            "CUDAGraph": lambda: FakeGraph(self),
+            "Stream": self.stream,
+            "stream": self.on,
+            "current_stream": lambda _: self.current,
+            "synchronize": lambda _: self.wait(),
+            "empty_cache": self.empty_cache,
+            "graph_pool_handle": lambda: (0, next(pools)),
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, stand_in)
         monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_allocate)
         monkeypatch.setattr(torch._C, "_cuda_releasePool", self.release)
-        monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: None, raising=False)
+
+    def stream(self, device: torch.device) -> Any:
+        def wait_stream(other: object) -> None:
+            self.waited |= made is self.own
+
+        made = SimpleNamespace(device=device, wait_stream=wait_stream, synchronize=lambda: None)
+        return made
 
     @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
+    def on(self, stream: object) -> Iterator[None]:
         before, self.current = self.current, stream
         try:
             yield
         finally:
             self.current = before
 
-    def handle(self) -> Pool:
-        self.handles += 1
-        return 0, self.handles
-
-    def synchronize(self, _: object = None) -> None:
-        self.wait()
-
-    def wait(self) -> None:
+    def wait(self, x: Any = None) -> Any:
         """What no capture survives."""
         if self.capturing is not None:
             self.invalid = True
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
-
-    def waits(self, x: Tensor) -> Tensor:
-        """A function that cannot be recorded."""
-        self.wait()
         return x
 
     def empty_cache(self) -> None:
         if self.underway:
             raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
-        for pool in [pool for pool, uses in self.uses.items() if uses == 0 and pool not in self.pinned]:
-            del self.uses[pool]
-
-    def begin_allocate(self, pool: Pool) -> None:
-        if self.uses.get(pool) == 0:
-            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
-        self.uses[pool] = self.uses.get(pool, 0) + 1
-        self.underway.append(pool)
+        self.uses = {pool: uses for pool, uses in self.uses.items() if uses or pool in self.pinned}
 
     def end_allocate(self, device: int, pool: Pool) -> None:
-        assert device == 0
-        if pool not in self.underway:
+        if device or pool not in self.underway:
             raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
         self.underway.remove(pool)
 
     def release(self, device: int, pool: Pool) -> None:
-        assert device == 0
-        assert self.uses[pool] > 0, "released more often than held: the process would end"
+        assert device == 0 and self.uses[pool] > 0, "released more often than held: the process would end"
         self.uses[pool] -= 1
 
-    @property
-    def at_rest(self) -> bool:
-        return self.current is self.own and self.capturing is None and not self.underway
+    def check_rest(self) -> None:
+        """The thread is back on its stream, and memory that nothing was recorded into goes back."""
+        assert self.current is self.own and self.capturing is None and not self.underway
+        self.empty_cache()
+        assert not self.uses
 
 
 class FakeGraph:
     """Records nothing; replaying does nothing."""
 
-    world: FakeCuda
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda, self._pool, self._ended = cuda, (0, 0), False
 
-    def __init__(self) -> None:
-        self._pool: Pool | None = None
-        self._ended = False
-
-    def capture_begin(self, pool: Pool, capture_error_mode: str, check_input_liveness: bool = False) -> None:
-        assert self.world.current is not self.world.own, "captured on the default stream"
+    def capture_begin(self, pool: Pool, capture_error_mode: str) -> None:
+        cuda = self._cuda
+        assert cuda.current is not cuda.own and cuda.capturing is None, "captured on the default stream, or twice"
         assert capture_error_mode == "thread_local"
-        self._pool, self._stream = pool, self.world.current
-        self.world.begin_allocate(pool)
-        assert self.world.capturing is None
-        self.world.capturing, self.world.invalid = self, False
+        if cuda.uses.get(pool) == 0:
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+        self._pool, self._stream = pool, cuda.current
+        cuda.uses[pool] = cuda.uses.get(pool, 0) + 1
+        cuda.underway.append(pool)
+        cuda.capturing, cuda.invalid = self, False
 
     def capture_end(self) -> None:
-        cuda, pool = self.world, self._pool
-        assert pool is not None
+        cuda = self._cuda
         assert cuda.current is self._stream, "Capture must end on the same stream it began on."
         if cuda.capturing is not self:
             raise RuntimeError("CUDA error: the stream is not capturing")
         cuda.capturing = None
         if not cuda.invalid or not cuda.ends_late:
-            cuda.end_allocate(0, pool)
+            cuda.end_allocate(0, self._pool)
         if cuda.invalid:
             raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
         self._ended = True
 
     def pool(self) -> Pool:
-        if not self._ended or self._pool is None:
+        if not self._ended:
             raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
         return self._pool
 
     def reset(self) -> None:
-        if self._ended and self._pool is not None:
+        if self._ended:
             self._ended = False
-            self.world.release(0, self._pool)
+            self._cuda.release(0, self._pool)
 
-    def __del__(self) -> None:
-        self.reset()
+    __del__ = reset
 
     def replay(self) -> None:
-        assert self.world.current is self.world.own
+        assert self._cuda.current is self._cuda.own
 
 
 @pytest.fixture(params=[True, False], ids=["ends-late", "ends-at-once"])
 def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    return FakeCuda(monkeypatch, ends_late=request.param)
+    return FakeCuda(monkeypatch, request.param)
 
 
-def test_a_function_is_warmed_up_and_recorded_apart_and_the_thread_comes_back(cuda: FakeCuda) -> None:
+def test_a_function_is_warmed_up_and_recorded_apart_without_collection_and_the_thread_comes_back(
+    cuda: FakeCuda,
+) -> None:
+    """A finaliser that unlocks host memory waits for the device."""
     graphs, seen = Graphs(FIRST), []
 
     def double(x: Tensor) -> Tensor:
-        seen.append((cuda.current is cuda.own, cuda.capturing is not None))
+        seen.append((cuda.current is cuda.own, cuda.capturing is not None, gc.isenabled()))
         return 2 * x
 
     replay = graphs.prepare("double", double, torch.ones(2))
     assert replay is not None and replay().tolist() == [2, 2]
-    assert seen == [(False, False), (False, False), (False, True)]
-    assert cuda.at_rest and cuda.own.waited_for, "what was warmed up must be over before anything else runs"
-
-
-@pytest.mark.parametrize(
-    ("reported", "reason"),
-    [(True, "not permitted when stream is capturing"), (False, "previous error during capture")],
-)
-def test_waiting_while_recording_leaves_the_thread_on_its_stream_and_the_allocator_at_rest(
-    cuda: FakeCuda, reported: bool, reason: str
-) -> None:
-    """`torch.cuda.graph` left both behind. Not reported: the function goes on, and only `capture_end` tells."""
-    graphs = Graphs(FIRST)
-
-    def hides(x: Tensor) -> Tensor:
-        cuda.invalid = cuda.capturing is not None
-        return x
-
-    assert graphs.prepare("waits", cuda.waits if reported else hides, torch.ones(2)) is None
-    assert reason in graphs.failure, "the reason, not what came of it"
-    assert cuda.at_rest
-    cuda.empty_cache()
-    assert not cuda.uses, "memory that was recorded into goes back"
-    again = Graphs(FIRST).prepare("neg", torch.neg, torch.ones(2))
-    assert again is not None and again().tolist() == [-1, -1]
+    assert seen == [(False, False, True), (False, False, True), (False, True, False)] and gc.isenabled()
+    assert cuda.waited, "what was warmed up must be over before anything else runs"
+    assert cuda.current is cuda.own and not cuda.underway
 
 
 class Breaks(Exception):
     """No RuntimeError."""
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), Breaks("x"), KeyboardInterrupt()])
-def test_any_error_while_recording_ends_it(cuda: FakeCuda, error: BaseException) -> None:
-    pool, stream = cuda.handle(), Stream(FIRST)
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("waits", "not permitted when stream is capturing"),
+        ("hides", "previous error during capture"),  # the function goes on, and only `capture_end` tells
+        (RuntimeError("CUDA error: odd\nmore"), "CUDA error: odd"),
+        (torch.OutOfMemoryError("no room"), "no room"),
+        (RuntimeError("CUDA error: out of memory"), "out of memory"),
+        (Breaks("x"), ""),
+        (KeyboardInterrupt(), ""),
+    ],
+)
+def test_a_failure_leaves_the_thread_on_its_stream_and_the_allocator_at_rest(
+    cuda: FakeCuda, fault: Any, reason: str
+) -> None:
+    """`torch.cuda.graph` left both behind. What lacked memory is tried again, anything else is final."""
+    graphs, faults = Graphs(FIRST), [fault]
 
-    def breaks(x: Tensor) -> Tensor:
-        raise error
+    def fails(x: Tensor) -> Tensor:
+        if not faults or not cuda.capturing:
+            return -x
+        cuda.invalid = fault == "hides"
+        if isinstance(fault, BaseException):
+            raise faults.pop()
+        return cuda.wait(x) if fault == "waits" else x
 
-    with pytest.raises(type(error)):
-        record(breaks, [torch.ones(1)], stream, pool)  # type: ignore[arg-type]
-    assert cuda.at_rest
-    cuda.empty_cache()
-    assert not cuda.uses
-
-
-def test_a_recording_that_lacked_memory_is_tried_again_and_another_failure_is_final(cuda: FakeCuda) -> None:
-    graphs, lacking = Graphs(FIRST), [torch.OutOfMemoryError("no room"), RuntimeError("CUDA error: out of memory")]
-
-    def lacks(x: Tensor) -> Tensor:
-        if lacking:
-            raise lacking.pop()
-        return -x
-
-    for _ in range(2):
-        assert graphs.prepare("lacks", lacks, torch.ones(2)) is None and cuda.at_rest
-        assert graphs.failure.startswith("recording failed")
-        assert graphs.prepare("neg", torch.neg, torch.ones(2)) is None, "an answer does not try again and again"
+    if not reason:
+        with pytest.raises(type(fault)):
+            graphs.prepare("fails", fails, torch.ones(2))
+    else:
+        for key, function in (("fails", fails), ("neg", torch.neg)):  # an answer does not try again and again
+            assert graphs.prepare(key, function, torch.ones(2)) is None and cuda.current is cuda.own and gc.isenabled()
+            assert graphs.failure.startswith("recording failed: ") and reason in graphs.failure
         graphs.try_again()
-    replay = graphs.prepare("lacks", lacks, torch.ones(2))
-    assert replay is not None and replay().tolist() == [-1, -1] and not graphs.failure
-    graphs.prepare("waits", cuda.waits, torch.ones(2))
-    graphs.try_again()
-    assert graphs.failure and graphs.prepare("neg", torch.neg, torch.ones(2)) is None
-
-
-def test_garbage_is_not_collected_while_something_is_recorded(cuda: FakeCuda) -> None:
-    """A finaliser that unlocks host memory waits for the device."""
-    graphs, collects = Graphs(FIRST), []
-
-    def look(x: Tensor) -> Tensor:
-        collects.append(gc.isenabled())
-        return x
-
-    def breaks(x: Tensor) -> Tensor:
-        return cuda.waits(look(x))
-
-    for function in (look, breaks):
-        graphs.prepare(function, function, torch.ones(2))
-        assert collects == [True, True, False] and gc.isenabled()
-        collects.clear()
+        assert bool(graphs.failure) == (reason not in ("no room", "out of memory"))
+    cuda.check_rest()
+    again = (Graphs(FIRST) if graphs.failure else graphs).prepare("again", torch.neg, torch.ones(2))
+    assert again is not None and again().tolist() == [-1, -1]
 
 
 def test_after_everything_was_forgotten_recording_goes_on_in_another_pool(cuda: FakeCuda) -> None:
     """An id without graphs is dead while a tensor still lives in its memory; torch asserts that nobody uses it."""
     graphs = Graphs(FIRST)
-    graphs.prepare(("full", 1), torch.neg, torch.ones(2))
-    graphs.prepare(("retrieval", 1), torch.neg, torch.ones(2))
+    for name in ("full", "retrieval"):
+        graphs.prepare((name, 1), torch.neg, torch.ones(2))
     (pool,) = cuda.uses
     assert cuda.uses[pool] == 2, "all share one"
     cuda.pinned.add(pool)  # somebody keeps a result

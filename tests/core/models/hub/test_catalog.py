@@ -2,10 +2,11 @@
 
 import atexit
 import json
+import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -49,12 +50,12 @@ def make(folder: Path, words: int, layers: int, added: tuple[str, ...], **config
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(WordLevel(vocabulary, unk_token="<unk>")), bos_token="<s>", eos_token="</s>"
     )
-    tokenizer.add_special_tokens({"additional_special_tokens": list(added)})  # type: ignore[dict-item]
+    tokenizer.add_special_tokens({"additional_special_tokens": list(added)})
     settings = tiny_config(layers=layers)
     for name, value in config.items():
         setattr(settings, name, value)
     model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
-    cast(Any, model).save_pretrained(folder)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -83,18 +84,36 @@ def test_every_row_is_complete_and_its_shape_can_be_counted(row: catalog.Known) 
     if row.draft:
         draft = find_shape(row.draft)
         assert draft is not None and size_of(draft.config, row.draft).num_parameters < 0.2 * size.num_parameters
+    if row.gguf:  # of a known kind, from one commit
+        assert row.config is not None and row.config["model_type"] in set(KINDS.values())
+        assert row.gguf.file.endswith(".gguf") and len(row.gguf.sha256) == 64
+        assert (row.gguf.commit is None) == bool(row.gguf.package) == (not row.needs_hub)
+        assert set(row.gguf.kinds) <= catalog.KEPT, "a laptop keeps them as they are"
+        assert 4.5 < 8 * row.gguf.size_bytes / size.num_parameters < 6
+        repository = client.look_up(str(row.repo))
+        (file,) = repository.files
+        assert (file.name, file.size_bytes, file.digest) == (row.gguf.file, row.gguf.size_bytes, row.gguf.sha256)
+        assert repository.commit == (row.gguf.commit or row.gguf.sha256)
 
 
-def test_models_that_are_not_here_name_the_command_that_gets_them() -> None:
+def load(model: str | Path, context: int = 256, draft: str | Path = "auto") -> Engine:
+    return Engine.load(EngineConfig(model=str(model), draft_model=str(draft), device="cpu", context=context))
+
+
+def changed(folder: Path, **config: Any) -> Path:
+    """A model whose config.json says something else."""
+    file = save(folder) / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+    return folder
+
+
+def test_a_model_is_found_by_name_and_by_id_or_names_the_command_that_gets_it(tmp_path: Path) -> None:
     for name in ("qwen3-8b", "Qwen/Qwen3-8B", "somebody/something"):
         with pytest.raises(ModelNotHere) as error:
             catalog.find(name)
         assert "models get" in error.value.hint
     with pytest.raises(UnknownModel):
         catalog.find("no-such-model")
-
-
-def test_a_downloaded_model_is_found_by_name_and_by_id(tmp_path: Path) -> None:
     folder = put_in_cache("Qwen/Qwen3-8B", save(tmp_path / "m"))
     for name in ("qwen3-8b", "Qwen/Qwen3-8B"):
         entry = catalog.find(name)
@@ -104,25 +123,28 @@ def test_a_downloaded_model_is_found_by_name_and_by_id(tmp_path: Path) -> None:
     assert catalog.find("qwen3-8b").draft == draft
 
 
-def test_a_half_downloaded_model_says_how_to_finish(tmp_path: Path) -> None:
+def test_a_model_without_all_files_says_what_it_lacks_and_how_to_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = put_in_cache("Qwen/Qwen3-8B", save(tmp_path / "m"))
     (folder / "model.safetensors").unlink()
     shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     (folder / shards["a"]).write_bytes(b"")
     with pytest.raises(IncompleteModel) as error:
-        Engine.load(EngineConfig(model="qwen3-8b", device="cpu", context=256))
+        load("qwen3-8b")
     assert shards["b"] in error.value.problem and "models get qwen3-8b" in error.value.hint
-
-
-def test_a_local_folder_without_all_files_is_told(tmp_path: Path) -> None:
-    folder = save(tmp_path / "m")
-    (folder / "tokenizer.json").unlink()
+    local = save(tmp_path / "n")
+    (local / "tokenizer.json").unlink()
     with pytest.raises(IncompleteModel, match=r"tokenizer\.json"):
-        pair(str(folder))
+        pair(str(local))
     (tmp_path / "empty").mkdir()
     with pytest.raises(IncompleteModel, match=r"config\.json"):
         catalog.find(str(tmp_path / "empty"))
+    monkeypatch.setattr(catalog, "ROOT", tmp_path)
+    with pytest.raises(DamagedAssets) as damaged:
+        catalog.find("harbour")
+    assert "git checkout -- " in damaged.value.hint
 
 
 @pytest.mark.parametrize(
@@ -131,32 +153,25 @@ def test_a_local_folder_without_all_files_is_told(tmp_path: Path) -> None:
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "BertForMaskedLM"),
         ({"model_type": "t5", "is_encoder_decoder": True, "architectures": ["T5ForConditionalGeneration"]}, "T5"),
         ({"model_type": "whatever", "architectures": ["WhateverForCausalLM"]}, "'whatever'"),
+        ({"max_position_embeddings": 128}, "128"),
+        # transformers only logs what the checkpoint lacks, initialises it, and answers nonsense
+        ({"num_hidden_layers": 3}, "do not fit"),
+        ({"intermediate_size": 100}, "do not fit|missing or damaged"),
+        ({"vocab_size": 70}, "do not fit|missing or damaged"),
     ],
 )
-def test_models_of_other_kinds_are_refused_in_one_line(tmp_path: Path, config: dict[str, Any], told: str) -> None:
-    folder = save(tmp_path / "m")
-    file = folder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+def test_what_could_not_answer_is_refused_in_one_line(tmp_path: Path, config: dict[str, Any], told: str) -> None:
     with pytest.raises(CoreError) as error:
-        Engine.load(EngineConfig(model=str(folder), device="cpu", context=256))
-    assert isinstance(error.value, UnsupportedModel) and told in error.value.problem
-    assert error.value.hint and "\n" not in str(error.value)
-
-
-def test_weights_of_another_model_are_never_filled_up_with_random_numbers(tmp_path: Path) -> None:
-    """transformers only logs what the checkpoint lacks, initialises it, and answers nonsense."""
-    for changes in ({"num_hidden_layers": 3}, {"intermediate_size": 100}, {"vocab_size": 70}):
-        folder = save(tmp_path / f"m{len(list(tmp_path.iterdir()))}")
-        file = folder / "config.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-        with pytest.raises(DamagedAssets, match=r"do not fit|missing or damaged"):
-            Engine.load(EngineConfig(model=str(folder), device="cpu", context=256))
+        load(changed(tmp_path / "m", **config))
+    assert re.search(told, error.value.problem) and error.value.hint and "\n" not in str(error.value)
 
 
 # -------------------- drafts
 
 
-def test_a_draft_is_found_by_its_tokens(tmp_path: Path) -> None:
+def test_a_draft_is_found_by_its_tokens_if_its_keys_can_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = save(tmp_path / "t", layers=9)
     put_in_cache("small/other-words", save(tmp_path / "a", words=59, layers=1))
     found = pair(str(target))
@@ -165,20 +180,9 @@ def test_a_draft_is_found_by_its_tokens(tmp_path: Path) -> None:
     found = pair(str(target))
     assert found.draft == draft and "small/same-words" in found.draft_because
     assert pair(str(target), "none").draft is None
-
-
-def test_a_draft_that_is_asked_for_must_have_the_tokens(tmp_path: Path) -> None:
-    target, other = save(tmp_path / "t"), save(tmp_path / "a", words=59)
     with pytest.raises(UnsupportedModel, match="does not use the tokens"):
-        pair(str(target), str(other))
-    same = save(tmp_path / "b")
-    assert pair(str(target), str(same)).draft == same
-
-
-def test_a_family_whose_keys_cannot_be_moved_is_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = save(tmp_path / "t", layers=9)
-    draft = put_in_cache("small/same-words", save(tmp_path / "b", layers=1))
-    assert pair(str(target)).draft == draft
+        pair(str(target), str(save(tmp_path / "c", words=59)))
+    assert pair(str(target), str(draft)).draft == draft
     monkeypatch.setattr(loader, "DRAFTS", frozenset())
     assert pair(str(target)).draft is None
     with pytest.raises(UnsupportedModel, match="cannot be moved"):
@@ -189,38 +193,16 @@ def test_added_tokens_do_not_part_a_pair_and_other_ids_do(tmp_path: Path) -> Non
     plain, padded = load_tokenizer(save(tmp_path / "a")), load_tokenizer(save(tmp_path / "b", added=("<pad>",)))
     assert same_tokens(plain, padded) and same_tokens(padded, plain)
     assert not same_tokens(plain, load_tokenizer(save(tmp_path / "c", words=59)))
+    bundled = catalog.find("harbour")
+    assert bundled.draft is not None
+    assert same_tokens(load_tokenizer(bundled.target), load_tokenizer(bundled.draft))
 
 
 @pytest.mark.parametrize("rows", [(72, 64), (64, 72)])
 def test_vocabularies_padded_to_different_sizes_still_pair(tmp_path: Path, rows: tuple[int, int]) -> None:
     """Qwen2.5-7B has 152,064 rows, its draft 151,936, for the same tokens. Greedy text stays plain decoding's."""
-    target = save(tmp_path / "t", vocab_size=rows[0])
-    draft = save(tmp_path / "d", vocab_size=rows[1])
-    engine = Engine.load(EngineConfig(model=str(target), draft_model=str(draft), device="cpu", context=512))
+    engine = load(save(tmp_path / "t", vocab_size=rows[0]), 512, save(tmp_path / "d", vocab_size=rows[1]))
     prompt = [3 + n % 50 for n in range(100)]
     plain = answer(engine, prompt, "autoregressive", 24).token_ids
     for method in ("triforce", "draft", "triforce-lookup"):
         assert answer(engine, prompt, method, 24).token_ids == plain
-
-
-def test_a_context_beyond_the_model_s_is_told(tmp_path: Path) -> None:
-    folder = save(tmp_path / "m")
-    with pytest.raises(CoreError, match=r"4,096"):
-        Engine.load(EngineConfig(model=str(folder), device="cpu", context=8192))
-
-
-FILES = [row for row in ROWS if row.gguf]
-
-
-@pytest.mark.parametrize("row", FILES, ids=lambda row: row.name)
-def test_every_file_is_of_a_known_kind_and_comes_from_one_commit(row: catalog.Known) -> None:
-    assert row.gguf is not None and row.parameters is not None and row.config is not None
-    assert row.gguf.file.endswith(".gguf") and store.GGUF == ".gguf" and len(row.gguf.sha256) == 64
-    assert (row.gguf.commit is None) == bool(row.gguf.package) == (not row.needs_hub)
-    assert row.config["model_type"] in set(KINDS.values())
-    assert set(row.gguf.kinds) <= catalog.KEPT, "a laptop keeps them as they are"
-    assert 4.5 < 8 * row.gguf.size_bytes / row.parameters < 6
-    repository = client.look_up(str(row.repo))
-    (file,) = repository.files
-    assert (file.name, file.size_bytes, file.digest) == (row.gguf.file, row.gguf.size_bytes, row.gguf.sha256)
-    assert repository.commit == (row.gguf.commit or row.gguf.sha256)

@@ -6,11 +6,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, scan_cache_dir, try_to_load_from_cache
 
 from core.errors import CoreError, DamagedDownload, HubRefused, HubUnreachable, NotEnoughDisk, UnsupportedModel
 from core.models.hub import download as downloading
@@ -58,79 +59,75 @@ def check_arrived(hub: ToyHub, commit: str = COMMIT) -> None:
     assert not store.has_parts(REPO)
 
 
-def test_files_are_on_disk_before_they_have_their_names(hub: ToyHub, synced_before_named: list[str]) -> None:
-    fetch()
-    check_arrived(hub)
-    assert len(synced_before_named) == 5, "four files and the commit"
-
-
 def part() -> Path:
     (found,) = (store.repository_folder(REPO) / "blobs").glob(f"*{store.PART}")
     return found
 
 
-def the_error(kind: type[CoreError]) -> CoreError:
-    with pytest.raises(kind) as caught:
-        fetch()
-    assert caught.value.hint and "\n" not in str(caught.value)
-    return caught.value
-
-
-def test_only_what_is_needed_comes_with_its_exact_size_and_progress(hub: ToyHub) -> None:
+def test_only_what_is_needed_comes_synced_with_its_exact_size_and_the_hub_s_own_library_finds_it(
+    hub: ToyHub, synced_before_named: list[str]
+) -> None:
     repository = look_up(REPO)
     wanted = ["config.json", "generation_config.json", "tokenizer.json", WEIGHTS]
     assert [file.name for file in repository.files] == wanted
     assert repository.size_bytes == still_to_come(repository) == sum(len(hub.files[name]) for name in wanted)
     seen = list(download(repository))
     check_arrived(hub)
+    assert len(synced_before_named) == 5, "four files and the commit"
     assert [p.done_bytes for p in seen] == sorted(p.done_bytes for p in seen)
     assert seen[-1].done_bytes == seen[-1].total_bytes == repository.size_bytes
     assert len({p.file_bytes for p in seen if p.name == WEIGHTS}) > 1  # a large file tells more than its end
     assert still_to_come(repository) == 0
-
-
-def test_the_hub_s_own_library_finds_what_was_downloaded(hub: ToyHub) -> None:
-    from huggingface_hub import scan_cache_dir, try_to_load_from_cache
-
-    fetch()
     found = try_to_load_from_cache(REPO, WEIGHTS, cache_dir=store.cache_folder())
     assert isinstance(found, str) and Path(found).read_bytes() == hub.files[WEIGHTS]
     cache = scan_cache_dir(store.cache_folder())
     assert not cache.warnings and [repo.repo_id for repo in cache.repos] == [REPO]
+    assert store.remove(REPO) >= SIZE
+    assert store.locate(REPO) is None and store.size_on_disk(REPO) == 0 and store.repositories() == []
 
 
-def test_cut_connections_are_gone_on_with_where_they_broke(hub: ToyHub) -> None:
-    hub.cut_after = [20_000, 1_500_000, 700_000]  # of the tokenizer, whole as it happens; then twice of the weights
+@pytest.mark.parametrize(
+    ("faults", "starts"),
+    [  # bytes of the tokenizer, whole as it happens; then of the weights
+        ({"cut_after": [20_000, 1_500_000, 700_000]}, [0, 1_500_000, 2_200_000]),
+        ({"cut_after": [20_000, 1_000_000], "no_ranges": True}, [0, 1_000_000]),
+        ({"failures": [503, 500]}, [0]),
+    ],
+    ids=str,
+)
+def test_what_passes_is_tried_again_where_it_broke(hub: ToyHub, faults: dict[str, Any], starts: list[int]) -> None:
+    for name, value in faults.items():
+        setattr(hub, name, value)
     fetch()
     check_arrived(hub)
-    starts = [wanted for name, wanted, _ in hub.asked if name == WEIGHTS]
-    assert starts[0] is None and [int(str(w)[6:-1]) for w in starts[1:]] == [1_500_000, 2_200_000]
+    assert [int(wanted[6:-1]) if wanted else 0 for name, wanted, _ in hub.asked if name == WEIGHTS] == starts
 
 
-@pytest.mark.parametrize("end", ["cancel", "close", "interrupt"])
+@pytest.mark.parametrize("end", ["cancel", "close", "interrupt", "damage"])
 def test_whatever_ends_a_download_the_next_one_goes_on(hub: ToyHub, end: str) -> None:
     cancel = threading.Event()
     running = download(look_up(REPO), cancel)
-    for progress in running:
-        if progress.name == WEIGHTS and progress.file_bytes >= 1 << 20:
-            break
+    next(p for p in running if p.name == WEIGHTS and p.file_bytes >= 1 << 20)
     if end == "cancel":
         cancel.set()
         assert list(running) == []
-    elif end == "close":
-        running.close()  # type: ignore[attr-defined]
-    else:
+    elif end == "interrupt":
         with pytest.raises(KeyboardInterrupt):
-            running.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
-    held = part().stat().st_size
-    assert held >= 1 << 20
+            running.throw(KeyboardInterrupt)
+    else:
+        running.close()
+    held = bytearray(part().read_bytes())
     folder = store.locate(REPO)
-    assert folder is not None and store.missing_files(folder) == [WEIGHTS]
+    assert len(held) >= 1 << 20 and folder is not None and store.missing_files(folder) == [WEIGHTS]
     hub.asked.clear()
+    if end == "damage":  # of the part: it is fetched once more
+        held[500] ^= 1
+        part().write_bytes(held)
     seen = fetch()
     check_arrived(hub)
-    assert hub.asked == [(WEIGHTS, f"bytes={held}-", 206)]
-    assert seen[0].kept_bytes == seen[0].total_bytes - (SIZE - held)
+    again = [(WEIGHTS, None, 200)] if end == "damage" else []
+    assert hub.asked == [(WEIGHTS, f"bytes={len(held)}-", 206), *again]
+    assert seen[0].kept_bytes == seen[0].total_bytes - (SIZE - len(held))
 
 
 DOWNLOAD = """
@@ -172,111 +169,80 @@ def test_kill_9_at_random_moments_leaves_no_part_of_a_model_that_is_taken_for_wh
     check_arrived(hub)
 
 
-def test_a_server_without_ranges_sends_everything_again(hub: ToyHub) -> None:
-    hub.no_ranges, hub.cut_after = True, [20_000, 1_000_000]
-    fetch()
-    check_arrived(hub)
+# -------------------- what is told
 
 
-def test_a_wrong_checksum_is_noticed_and_nothing_looks_finished(hub: ToyHub) -> None:
-    hub.corrupt = [WEIGHTS]
-    assert "checksum" in the_error(DamagedDownload).problem
-    folder = store.locate(REPO)
-    assert folder is not None and store.missing_files(folder) == [WEIGHTS] and not store.has_parts(REPO)
-    fetch()
-    check_arrived(hub)
-
-
-def test_a_damaged_part_of_an_earlier_download_is_fetched_once_more(hub: ToyHub) -> None:
-    hub.cut_after = [20_000, 1_000_000]
-    hub.failures = []
-    running = download(look_up(REPO))
-    next(p for p in running if p.name == WEIGHTS and p.file_bytes >= 1_000_000)
-    running.close()  # type: ignore[attr-defined]
-    held = bytearray(part().read_bytes())
-    held[500] ^= 1
-    part().write_bytes(held)
-    fetch()
-    check_arrived(hub)
-
-
-def test_passing_failures_are_tried_again_and_lasting_ones_told(hub: ToyHub) -> None:
-    hub.failures = [503, 500]
-    fetch()
-    check_arrived(hub)
-    store.remove(REPO)
-    hub.failures = [503] * 20
-    assert "503" in the_error(HubUnreachable).problem
-
-
-def test_a_gated_model_is_told_with_its_page_and_comes_with_a_token(
-    hub: ToyHub, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("faults", "kind", "told"),
+    [
+        ({"corrupt": [WEIGHTS]}, DamagedDownload, "checksum"),
+        ({"failures": [503] * 20}, HubUnreachable, "503"),
+        ({"gated": True, "token": "let-me-in"}, HubRefused, "gated"),
+        ({"token": "let-me-in"}, HubRefused, "private or gated"),
+        ({"repo": "toys/other"}, HubRefused, "has no model"),
+        ({"garbage": True}, HubUnreachable, "as a hub would"),
+        ({"commit": "../../../outside"}, HubUnreachable, "as a hub would"),
+        ({"files": {"config.json": b"{}"}}, UnsupportedModel, "no config.json with weights"),
+        ({"ENDPOINT": "http://127.0.0.1:9"}, HubUnreachable, "does not answer"),
+        ({"HF_HUB_OFFLINE": True}, HubUnreachable, "offline"),
+        ({"HF_HUB_CACHE": __file__}, NotEnoughDisk, "cannot be written"),
+    ],
+    ids=str,
+)
+def test_a_refusal_is_told_in_one_line_and_nothing_looks_finished(
+    hub: ToyHub, monkeypatch: pytest.MonkeyPatch, faults: dict[str, Any], kind: type[CoreError], told: str
 ) -> None:
+    for name, value in faults.items():
+        monkeypatch.setattr(hub if hasattr(hub, name) else constants, name, value)
+    with pytest.raises(kind, match=told) as caught:
+        fetch()
+    assert caught.value.hint and "\n" not in str(caught.value) and not (told == "offline" and hub.tokens)
+    assert (folder := store.locate(REPO)) is None or store.missing_files(folder)
+    if "corrupt" in faults:  # once, and no part of it stays
+        assert store.missing_files(folder) == [WEIGHTS] and not store.has_parts(REPO)
+        fetch()
+        check_arrived(hub)
+
+
+def test_a_gated_model_names_its_page_and_comes_with_a_token(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.gated, hub.token = True, "let-me-in"
-    error = the_error(HubRefused)
-    assert "gated" in error.problem and f"{hub.endpoint}/{REPO}" in error.hint and "HF_TOKEN" in error.hint
-    monkeypatch.setenv("HF_TOKEN", "another")
-    assert "gated" in the_error(HubRefused).problem
+    for token in (None, "another"):
+        if token:
+            monkeypatch.setenv("HF_TOKEN", token)
+        with pytest.raises(HubRefused, match="gated") as error:
+            fetch()
+        assert f"{hub.endpoint}/{REPO}" in error.value.hint and "HF_TOKEN" in error.value.hint
     monkeypatch.setenv("HF_TOKEN", "let-me-in")
     fetch()
     check_arrived(hub)
 
 
-def test_a_private_model_and_one_that_is_not_there_are_told(hub: ToyHub) -> None:
-    with pytest.raises(HubRefused, match="has no model"):
-        look_up("toys/other")
-    hub.token = "let-me-in"
-    with pytest.raises(HubRefused, match="private or gated"):
-        look_up(REPO)
-    with pytest.raises(HubRefused, match="no name of a model"):
-        look_up("toys/../../etc")
-
-
-def test_a_file_that_went_away_is_told(hub: ToyHub) -> None:
+def test_a_file_that_went_away_and_a_name_that_is_none_are_told(hub: ToyHub) -> None:
     repository = look_up(REPO)
     del hub.files["tokenizer.json"]
     with pytest.raises(HubRefused, match="no longer"):
         list(download(repository))
-
-
-def test_offline_asks_nobody(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(HubUnreachable, match="offline"):
-        look_up(REPO)
-    assert hub.tokens == []
-
-
-def test_no_answer_and_nonsense_are_told(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.garbage = True
-    with pytest.raises(HubUnreachable):
-        look_up(REPO)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(HubUnreachable, match="does not answer"):
-        look_up(REPO)
+    with pytest.raises(HubRefused, match="no name of a model"):
+        look_up("toys/../../etc")
 
 
 def test_a_full_disk_is_told_before_anything_is_fetched(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
     real = shutil.disk_usage
 
-    def nearly_full(path: Any) -> Any:
+    def nearly_full(path: Path) -> Any:
         return real(path)._replace(free=downloading.SPARE_BYTES + SIZE)
 
     monkeypatch.setattr(shutil, "disk_usage", nearly_full)
-    error = the_error(NotEnoughDisk)
-    assert "HF_HOME" in error.hint and [name for name, *_ in hub.asked] == []
+    with pytest.raises(NotEnoughDisk) as error:
+        fetch()
+    assert "HF_HOME" in error.value.hint and not hub.asked
     monkeypatch.setattr(shutil, "disk_usage", real)
     fetch()
     monkeypatch.setattr(shutil, "disk_usage", nearly_full)
     fetch()  # what is there needs no room
 
 
-def test_a_folder_that_cannot_be_written_is_told(hub: ToyHub) -> None:
-    store.cache_folder().parent.mkdir(exist_ok=True)
-    store.cache_folder().write_text("a file where the cache should be")
-    assert "cannot be written" in the_error(NotEnoughDisk).problem
-
-
-def test_names_that_lead_elsewhere_are_never_written(hub: ToyHub, tmp_path: Path) -> None:
+def test_names_that_lead_elsewhere_are_never_written(hub: ToyHub) -> None:
     hub.extra = {
         "../../../../outside.json": {"size": 2, "blobId": "0" * 40},
         "deeper/config.json": {"size": 2, "blobId": "0" * 40},
@@ -285,15 +251,9 @@ def test_names_that_lead_elsewhere_are_never_written(hub: ToyHub, tmp_path: Path
         "negative.json": {"size": -2, "blobId": "0" * 40},
     }
     assert not {file.name for file in look_up(REPO).files} & set(hub.extra)
-    hub.commit = "../../../outside"
-    with pytest.raises(HubUnreachable):
-        look_up(REPO)
 
 
-def test_a_repository_without_loadable_weights_is_refused(hub: ToyHub) -> None:
-    for name in (WEIGHTS, "pytorch_model.bin"):
-        del hub.files[name]
-    assert isinstance(the_error(UnsupportedModel), UnsupportedModel)
+# -------------------- commits
 
 
 def test_a_model_stays_at_the_commit_that_was_downloaded_until_it_is_removed(hub: ToyHub) -> None:
@@ -324,33 +284,8 @@ def test_a_model_of_the_catalogue_comes_at_its_commit(
     assert hub.revisions == [row.commit]
 
 
-def test_the_hub_s_own_download_keeps_no_part(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this fails, the hub's library goes on where it was cut: take ours away."""
-    from huggingface_hub import hf_hub_download, utils
-
-    class Stops(utils.tqdm):
-        """A progress that somebody ends, as Stop does."""
-
-        def update(self, n: float | None = 1) -> None:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(constants, "ENDPOINT", constants.HUGGINGFACE_CO_URL_TEMPLATE.partition("/{")[0])
-    with pytest.raises(KeyboardInterrupt):
-        hf_hub_download(REPO, WEIGHTS, cache_dir=store.cache_folder(), endpoint=hub.endpoint, tqdm_class=Stops)
-    assert not store.has_parts(REPO)
-
-
-def test_removing_takes_everything_and_says_how_much(hub: ToyHub) -> None:
-    fetch()
-    assert store.remove(REPO) >= SIZE
-    assert store.locate(REPO) is None and store.size_on_disk(REPO) == 0 and store.repositories() == []
-
-
 def test_two_downloads_at_once_fetch_every_file_once(hub: ToyHub) -> None:
-    threads = [threading.Thread(target=fetch) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as both:
+        list(both.map(lambda _: fetch(), range(2)))
     check_arrived(hub)
     assert len(hub.asked) == len({name for name, *_ in hub.asked})

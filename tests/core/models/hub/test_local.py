@@ -66,43 +66,44 @@ def test_models_of_other_programs_are_found_usable_or_with_the_reason(cache: Pat
     assert all(one.dims is None and one.hint for one in here.values() if one is not thinks)
 
 
+def refused(typed: str | Path, told: str | None = None) -> CoreError:
+    with pytest.raises(CoreError, match=told) as caught:
+        at_path(str(typed))
+    assert caught.value.hint and "\n" not in f"{caught.value.problem}{caught.value.hint}"
+    return caught.value
+
+
 def test_a_path_that_somebody_types_is_checked(tmp_path: Path, thinker: Path) -> None:
     folder = put(thinker, tmp_path / "my model")
     for typed in (str(folder), f' "{folder}" ', str(folder / "config.json"), f"{folder}/"):
         model = at_path(typed)
         assert (model.name, model.shown, model.problem) == (str(folder), "my model", "")
-    shutil.copytree(folder, tmp_path / "half")
-    (tmp_path / "half" / "model.safetensors").unlink()
-    damaged = Path(shutil.copytree(folder, tmp_path / "damaged"))
-    (damaged / "config.json").write_text("{")
-    (tmp_path / "empty").mkdir()
+    (put(folder, tmp_path / "half") / "model.safetensors").unlink()
+    (put(folder, tmp_path / "damaged") / "config.json").write_text("{")
     files = tmp_path / "files"
-    files.mkdir()
+    for empty in (tmp_path / "empty", files):
+        empty.mkdir()
     for name in ("a.gguf", "b.gguf"):
         (files / name).write_bytes(b"GG")
     for typed, told in (
-        ("", "No path"),
-        (str(tmp_path / "nowhere"), "nothing at"),
-        ("a\0b", "nothing at"),
-        ("x" * 5000, "nothing at"),
-        (str(tmp_path / "half"), "lacks model.safetensors"),
-        (str(damaged), "unreadable"),
-        (str(tmp_path / "empty"), "lacks config.json"),
-        (str(files), "2 GGUF files"),
-        (str(files / "a.gguf"), "no GGUF file"),
+        *(
+            ("", "No path"),
+            ("a\0b", "nothing at"),
+            ("x" * 5000, "nothing at"),
+            ("~nosuchuser/model", "nothing at ~nosuch"),
+        ),
+        *((tmp_path / "nowhere", "nothing at"), (tmp_path / "half", "lacks model.safetensors")),
+        *((tmp_path / "damaged", "unreadable"), (tmp_path / "empty", "lacks config.json")),
+        *((files, "2 GGUF files"), (files / "a.gguf", "no GGUF file")),
     ):
-        with pytest.raises(CoreError, match=told) as caught:
-            at_path(typed)
-        assert caught.value.hint and "\n" not in f"{caught.value.problem}{caught.value.hint}"
+        refused(typed, told)
 
 
 ODD: list[dict[str, object]] = [
-    {"num_attention_heads": "8"},
-    {"num_attention_heads": 0},
+    *({"num_attention_heads": heads} for heads in ("8", 0)),
+    *({"vocab_size": size} for size in (0, -5)),
     {"quantization_config": "gptq"},
     {"hidden_act": "nosuch"},
-    {"vocab_size": 0},
-    {"vocab_size": -5},
     {"head_dim": 0, "hidden_size": 0},
     {"intermediate_size": [], "num_hidden_layers": None},
     {"num_hidden_layers": 10**6},
@@ -110,9 +111,12 @@ ODD: list[dict[str, object]] = [
     {"layer_types": "full_attention"},
     {"dtype": 16},
 ]
+QUANTISED = ["gptq", "awq", "fp8", "mxfp4", "bitsandbytes", "nosuch"]  # loading would take their bits for numbers
 
 
-@pytest.mark.parametrize("fields", ODD, ids=str)
+@pytest.mark.parametrize(
+    "fields", [*ODD, *({"quantization_config": {"quant_method": one}} for one in QUANTISED)], ids=str
+)
 def test_an_odd_configuration_is_refused_and_hides_no_other_model(
     cache: Path, thinker: Path, fields: dict[str, object]
 ) -> None:
@@ -121,26 +125,15 @@ def test_an_odd_configuration_is_refused_and_hides_no_other_model(
     file = odd / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
     assert set(found(cache)) == {"who/thinks", "who/odd"}
-    with pytest.raises(CoreError) as caught:
-        at_path(str(odd))
-    assert caught.value.hint and "\n" not in f"{caught.value.problem}{caught.value.hint}"
+    error = refused(odd)
+    if isinstance(stated := fields.get("quantization_config"), dict):
+        assert f"has quantised weights ({stated['quant_method']})" in error.problem
+        assert error.hint == "Fetch the 16-bit model, and use --bits 4."
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "mxfp4", "bitsandbytes", "nosuch"])
-def test_quantised_weights_are_refused_with_what_to_do(tmp_path: Path, thinker: Path, method: str) -> None:
-    """Loading would need other packages, or take the bits for numbers."""
-    file = put(thinker, tmp_path / "small") / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": {"quant_method": method}}))
-    with pytest.raises(CoreError, match=f"has quantised weights \\({method}\\)") as caught:
-        at_path(str(file.parent))
-    assert caught.value.hint == "Fetch the 16-bit model, and use --bits 4."
-
-
-def test_places_that_cannot_be_looked_at_are_refused_in_one_line(
+def test_places_that_may_not_be_read_are_refused_in_one_line(
     cache: Path, tmp_path: Path, thinker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(CoreError, match="nothing at ~nosuchuser"):
-        at_path("~nosuchuser/model")
     closed = put(thinker, tmp_path / "closed")
     put(thinker, add(cache, "who/closed"))
     whole = Path.is_file
@@ -151,7 +144,6 @@ def test_places_that_cannot_be_looked_at_are_refused_in_one_line(
         return whole(path, **options)
 
     monkeypatch.setattr(Path, "is_file", is_file)
-    with pytest.raises(CoreError, match="may not be read"):
-        at_path(str(closed))
+    refused(closed, "may not be read")
     row = found(cache)["who/closed"]
     assert row.dims is None and row.hint == "Check who may read it."

