@@ -66,7 +66,7 @@ def open_engine(args: argparse.Namespace) -> "TextEngine":
     """The engine of this machine, or one on the server that --remote names. Raises CoreError."""
     engine: TextEngine
     if args.remote:
-        from app.remote.connecting import connector
+        from app.remote.server import connector
 
         engine = connector(args)()[0]
     else:
