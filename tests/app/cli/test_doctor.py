@@ -43,6 +43,7 @@ def test_a_machine_without_a_compiler_is_told_what_brings_one(
     monkeypatch.setattr(hardware, "can_compile", lambda: found)
     shown = run("doctor").out
     assert shown.count("Parsers  ") == 1, "what a hostile document could reach here"
+    assert "are not kept from files and network:" in doctor.parsers_line(["files", "network"])
     assert ("no C++ compiler" in shown) == ("pip install -r requirements-compiler.lock" in shown) == (not found)
 
 

@@ -12,11 +12,13 @@ import pytest
 
 from app.cli import chat
 from app.cli import race as race_command
+from app.context.context_documents import Library
 from app.runtime.trace import Trace
 from core.decoding.registry import PLAIN
 from core.engine import Engine
 from tests.app.cli.conftest import Ran, Run
 from tests.app.cli.test_terminal import Terminal
+from tests.app.fakes import document_of
 from tests.core.toys import tiny_engine, with_words
 
 QUESTION = "How was the <b>night</b>?"
@@ -122,7 +124,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
 def test_questions_from_a_pipe_are_answered_in_one_conversation(
     talk: Callable[..., Ran], asked: list[tuple[str, list[str]]]
 ) -> None:
-    typed = b"Who kept the light?\n\nWhere?\n/race\n/race When?\n/sing\n\xff\xfe\n/new\nWhy?\n/quit\nnever asked\n"
+    typed = (
+        b"/help\nWho kept the light?\n\nWhere?\n/race\n/race When?\n/sing\n\xff\xfe\n/new\nWhy?\n/quit\nnever asked\n"
+    )
     ran = talk(typed, "--context", 4096)
     assert asked == [
         ("Who kept the light?", []),
@@ -147,3 +151,15 @@ def test_a_mistake_within_keeps_the_chat(talk: Callable[..., Ran]) -> None:
 def test_ctrl_c_stops_an_answer_and_keeps_the_chat(talk: Callable[..., Ran]) -> None:
     ran = talk(b"Who kept the light?\nWhere?\n", "--method", "autoregressive")
     assert "Stopped.\n" in ran.err and ran.err.count(" tokens/s") == 2 and "> Where?" in ran.out
+
+
+def test_sentences_and_quotations_of_an_answer_are_told_with_their_pages() -> None:
+    pages = ("Martha Voss kept the light at Gull Point. ", "Arthur Nash mended the nets of the whole harbour. ")
+    library = Library.of([document_of(*pages)])
+    told = [
+        *chat.page_lines("Arthur Nash mended the nets of the whole harbour. “The moon fell into the sea.”", library)
+    ]
+    assert told == [
+        "  “Arthur Nash mended the nets of the whole harbour.”: page 2",
+        "  “The moon fell into the sea.”: not in the text",
+    ]
