@@ -90,8 +90,9 @@ class Pip:
 
     @property
     def asked(self) -> list[str]:
-        """What followed the options that every installation has."""
+        """What it was asked since the last look, behind the options that every installation has."""
         lines = self._log.read_text().splitlines() if self._log.exists() else []
+        self._log.unlink(missing_ok=True)
         common = "-m pip install --no-input --disable-pip-version-check "
         assert all(line.startswith(common) for line in lines)
         return [line.removeprefix(common) for line in lines]
@@ -167,34 +168,28 @@ def test_the_first_start_installs_the_torch_that_gpu_and_driver_need(
     assert environment.STAMP.read_text() == environment.digest()
 
 
-@pytest.mark.parametrize(("device", "is_there"), [("cpu", True), ("auto", True), ("auto", False)])
-def test_without_a_gpu_torch_without_its_libraries_is_taken_where_somebody_has_it(
-    pip: Pip, device: str, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_torch_without_the_libraries_of_a_gpu_is_taken_where_somebody_has_it(
+    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "installed_lean", INSTALLED_LEAN)
     monkeypatch.setattr(tempfile, "tempdir", str(scratch := tmp_path / "scratch"))
     scratch.mkdir()
-    if not is_there:
-        pip.refuse("scratch")
-    environment.fill_venv(device)
-    first, *asked = pip.asked
-    assert first.startswith(f"{BY_HASH} {scratch}") and asked == ([] if is_there else [TORCH]) + LOCKED
+    for device, is_there in (("cpu", True), ("auto", True), ("auto", False)):
+        pip.refuse(*([] if is_there else ["scratch"]))
+        environment.fill_venv(device)
+        first, *asked = pip.asked
+        assert first.startswith(f"{BY_HASH} {scratch}") and asked == ([] if is_there else [TORCH]) + LOCKED
 
 
-@pytest.mark.parametrize(("cuda", "there"), [("'13.0'", True), ("'12.6'", False), ("None", False)])
-def test_the_libraries_for_cuda_come_by_hash_where_torch_is_the_public_index_s(
-    pip: Pip, cuda: str, there: bool
+def test_libraries_of_cuda_and_a_compiler_come_by_hash_where_they_are_needed(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     told = environment.VENV / "lib" / "site-packages" / "torch" / "version.py"
     told.parent.mkdir(parents=True)
-    told.write_text(f"__version__ = '2.13.0'\ncuda: str | None = {cuda}\n")
-    environment.fill_venv("cpu")
-    assert pip.asked == [TORCH, *([f"{BY_HASH} {environment.CUDA_LOCK}"] if there else []), *LOCKED]
-
-
-def test_a_compiler_comes_by_hash_where_the_system_has_none(
-    pip: Pip, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+    for cuda, there in (("'13.0'", True), ("'12.6'", False), ("None", False)):
+        told.write_text(f"__version__ = '2.13.0'\ncuda: str | None = {cuda}\n")
+        environment.fill_venv("cpu")
+        assert pip.asked == [TORCH, *([f"{BY_HASH} {environment.CUDA_LOCK}"] if there else []), *LOCKED]
     monkeypatch.setattr(environment, "system_compiler", lambda: None)
     environment.fill_venv("cpu")
     assert pip.asked == [TORCH, *LOCKED, f"{BY_HASH} {environment.COMPILER_LOCK}"]
