@@ -28,6 +28,7 @@ def test_a_machine_that_is_not_there_is_planned_and_named_as_assumed(run: Run) -
     assert [tier["name"] for tier in plan["tiers"]] == ["GPU 0: 24 GiB GPU", "GPU 1: 24 GiB GPU", "host memory"]
     assert sum(plan["memory"].values()) == plan["total_bytes"] == sum(tier["used_bytes"] for tier in plan["tiers"])
     assert report["sizes"]["weight_bytes"]["16"] == 13_476_831_232
+    assert report["prediction"]["context"] == 131072, "the planned one"
     assert "nominal" in report["prediction"]["bandwidth_because"]
     assert report["prediction"]["acceptance_because"].startswith(PUBLISHED.because)
     assert plan["budget"]["value"] >= 4096, "none given: that of the figures, or more where there is room"
