@@ -6,16 +6,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.cli.answering import INTERRUPTED, answers, no_answer, stoppable, summary_line
-from app.cli.opening import opened
+from app.cli.opening import Opening, opened
 from app.cli.output import print_json
 from app.cli.reading import name_of
-from app.runtime.answer_json import answer_report, engine_report, prefill_report
 from core.engine_api import local
 from core.errors import EmptyQuestion, InvalidSetting
 from core.generation.events import Finished
+
+if TYPE_CHECKING:
+    from core.engine_info import EngineInfo
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,25 +46,32 @@ def run(args: argparse.Namespace) -> int:
             if not args.json:
                 print(f"\n{no_answer(finished)}{summary_line(done[-1])}", file=sys.stderr, flush=True)
         if args.json:
-            head = {**engine_report(engine.info), **prefill_report(done[0]), **(opening.report() if opening else {})}
-            print_json(head | document(questions if args.questions else (), done, prompts if args.token_ids else ()))
+            asked_of = questions if args.questions else ()
+            print_json(document(engine.info, opening, asked_of, done, prompts if args.token_ids else ()))
         return INTERRUPTED if stop.is_set() else 0
 
 
 def document(
-    questions: Sequence[str], answered: Sequence[Finished], prompts: Sequence[Sequence[int]]
+    info: "EngineInfo",
+    opening: Opening | None,
+    questions: Sequence[str],
+    answered: Sequence[Finished],
+    prompts: Sequence[Sequence[int]],
 ) -> dict[str, Any]:
     """The JSON of the answers to the questions of a file, or of one answer; with the tokens of prompts, if wanted."""
+    from app.runtime.answer_json import answer_report, engine_report, prefill_report
+
     reports = [answer_report(finished) for finished in answered]
     for report, prompt in zip(reports, prompts, strict=False):
         report["prompt_token_ids"] = prompt
+    told = {**engine_report(info), **prefill_report(answered[0]), **(opening.report() if opening else {})}
     if not questions:
-        return {"methods": {answered[0].method: reports[0]}}
+        return told | {"methods": {answered[0].method: reports[0]}}
     rows = [
         {"question": question, "method": finished.method, **report, **prefill_report(finished)}
         for question, finished, report in zip(questions, answered, reports, strict=False)
     ]
-    return {"answers": rows}
+    return told | {"answers": rows}
 
 
 def read_questions(file: Path, books: list[Path]) -> list[str]:

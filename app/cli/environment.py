@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from core.errors import NotPossibleHere
 from core.ops.compilers import system_compiler
@@ -259,32 +259,27 @@ def restart_in_venv(argv: Sequence[str]) -> NoReturn:
 # -------------------- torch for this machine's GPU
 
 
-class TorchWish(NamedTuple):
-    """The build of torch to install, and the reason."""
+def choose_torch(device: str) -> tuple[str | None, str]:
+    """The build for this machine's GPUs, according to their driver, and the reason, with what brings a better one.
 
-    build: str | None  # a folder of the wheel index, for example "cpu"; None: the build in the user's own index
-    because: str
-    hint: str = ""  # how the user can get a better build
-
-
-def choose_torch(device: str) -> TorchWish:
-    """The build for this machine's GPUs, according to their driver."""
+    The build is a folder of the wheel index, for example "cpu"; None: that of the user's own index.
+    """
     if device == "cpu":
-        return TorchWish(None, "from your package index, as --device cpu was given")
+        return None, "from your package index, as --device cpu was given."
     if not torch_wheels():
-        return TorchWish(None, f"from your package index, as {TORCH_WHEELS_VARIABLE} is empty")
+        return None, f"from your package index, as {TORCH_WHEELS_VARIABLE} is empty."
     answer = nvidia.ask_driver()
     if answer.failure:
-        because = f"the CPU build for now, as nvidia-smi is there and {answer.failure}"
-        return TorchWish("cpu", because, f"When the GPU works, run: {nvidia.REPAIR}")
+        because = f"the CPU build for now, as nvidia-smi is there and {answer.failure}."
+        return "cpu", f"{because} When the GPU works, run: {nvidia.REPAIR}"
     if not answer.gpus:
-        return TorchWish(None, "from your package index, as no NVIDIA GPU was found")
+        return None, "from your package index, as no NVIDIA GPU was found."
     first, build = answer.gpus[0], nvidia.choose_build(answer.gpus)
     if isinstance(build, nvidia.UnusedGpu):
-        because = f"the CPU build for now, as {first.name} was found, but {build.problem.removesuffix('.')}"
-        return TorchWish("cpu", because, build.hint)
+        because = f"the CPU build for now, as {first.name} was found, but {build.problem.removesuffix('.')}."
+        return "cpu", f"{because} {build.hint}"
     because = f"as {first.name} was found and it has driver {nvidia.dotted(first.driver, width=2)}"
-    return TorchWish(build.name, f"the build for CUDA {nvidia.dotted(build.cuda)}, {because}")
+    return build.name, f"the build for CUDA {nvidia.dotted(build.cuda)}, {because}."
 
 
 def install_torch(python: Path, device: str) -> None:
@@ -297,11 +292,11 @@ def install_torch(python: Path, device: str) -> None:
     """
     if (version := torch_version()) is None:
         return
-    wish = choose_torch(device)
-    print(f"torch: {wish.because}. {wish.hint}".strip(), file=sys.stderr)
+    build, because = choose_torch(device)
+    print(f"torch: {because}".strip(), file=sys.stderr)
     lean = nvidia.SYSTEM == "linux" and (device == "cpu" or torch_wheels())  # libraries for GPUs have no use
-    if wish.build is not None:
-        install_build(python, version, wish.build)
+    if build is not None:
+        install_build(python, version, build)
     elif not (lean and installed_lean(python, version)):
         pip_install(python, *BY_HASH, TORCH_LOCK)
 

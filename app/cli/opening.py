@@ -18,7 +18,6 @@ from app.cli.reading import library_of, name_of, naming_parts, read_documents, u
 from app.context.context_documents import Library
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
 from app.formats import duration
-from app.runtime.data_folder import SHELF, data_place
 from app.runtime.options import engine_config, engine_type, speculation_config
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.decoding.registry import default_method
@@ -66,7 +65,7 @@ def open_engine(args: argparse.Namespace) -> "TextEngine":
     """The engine of this machine, or one on the server that --remote names. Raises CoreError."""
     engine: TextEngine
     if args.remote:
-        from app.remote.connecting import connector
+        from app.remote.server import connector
 
         engine = connector(args)()[0]
     else:
@@ -206,8 +205,12 @@ class OpenText:
             InvalidSetting: they were requested and cannot be used.
         """
         wanted = self.args.saved
+        if wanted is False:
+            return None
+        from app.runtime.data_folder import SHELF, data_place
+
         try:
-            if wanted is False or not (make or (data_place(self.args.data_dir) / SHELF).is_dir()):
+            if not (make or (data_place(self.args.data_dir) / SHELF).is_dir()):
                 return None
         except (OSError, RuntimeError):  # a home that may not be looked into, or none
             return None

@@ -13,7 +13,6 @@ from app.documents.bundle import extract_documents
 from app.documents.document import Document
 from app.documents.errors import DocumentTooLarge, NotRead
 from app.formats import plural
-from app.runtime.data_folder import data_dir
 from core.errors import ContextTooSmall, InvalidSetting, NotPossibleHere
 
 STDIN = Path("-")
@@ -30,6 +29,8 @@ def usable_folder(args: argparse.Namespace) -> Path | None:
     Raises:
         NotPossibleHere: one that was asked for, by --data-dir or --saved, cannot be used.
     """
+    from app.runtime.data_folder import data_dir  # what keeps nothing needs no folder
+
     try:
         return data_dir(args.data_dir)
     except NotPossibleHere as error:

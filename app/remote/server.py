@@ -1,21 +1,28 @@
 """One OpenAI-compatible server over HTTP: its models, its count of tokens, and answers as they are written.
 
-No error contains the key or text of a document.
+Its key comes from an option or the environment and is not stored; no error contains it or text of a document.
 """
 
+import argparse
 import asyncio
 import ipaddress
 import json
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
 
 from core.errors import CoreError, InvalidSetting
+
+if TYPE_CHECKING:
+    from core.engine_api import TextEngine
+    from core.planning.hardware import Machine
 
 KEY_VARIABLE = "TRIFORCE_REMOTE_KEY"
 CONNECT_SECONDS, SHORT_SECONDS = 10.0, 30.0  # to connect; for the answer to a short request
@@ -25,6 +32,8 @@ MOST_REASON = 200  # characters of a server's own words
 ADDRESS_HINT = "See that it runs and that --remote has its address, usually ending in /v1."
 KEY_HINT = f"Give its key with --remote-key or {KEY_VARIABLE}."
 LATER_HINT = "Wait until it has less to do, then try again."
+# Options of models of this machine.
+LOCAL = ("method", "bits", "kv_bits", "prefill_bits", "self_draft_bits", "gpus", "gpu_memory", "token_ids", "saved")
 HINTS = {400: "Choose fewer pages, or change what the server names.", 404: ADDRESS_HINT}
 HINTS |= {401: KEY_HINT, 403: KEY_HINT, 429: LATER_HINT, 503: LATER_HINT}
 
@@ -184,6 +193,35 @@ class Server:
         except (ValueError, RecursionError, LookupError, TypeError, AttributeError, httpx.HTTPError):
             problem, hint = "does not answer like an OpenAI-compatible one", ADDRESS_HINT
         raise RemoteError(f"The server at {self.name} {problem}.", hint=hint) from None
+
+
+def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machine]]":
+    """A function that connects to --remote, to be called on the thread that will own the engine.
+
+    Raises:
+        InvalidSetting: immediately, for an invalid address or an option that the server decides.
+    """
+    for name in (*LOCAL, "device"):
+        if getattr(args, name, None) not in (None, False, "auto"):
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidSetting(f"{option} is for models of this machine.", hint="Leave it out with --remote.")
+    from_environment = os.environ.pop(KEY_VARIABLE, None)  # so that no document parser inherits it
+    key = args.remote_key if args.remote_key is not None else from_environment
+    server = Server(args.remote, key)
+    if server.is_open:
+        print(
+            f"Books, questions{' and the key' if key else ''} go to {server.name} unencrypted: whoever listens on "
+            "the way can read them. Use https or a tunnel.",
+            file=sys.stderr,
+        )
+
+    def connect() -> "tuple[TextEngine, Machine]":
+        from app.remote.engine import RemoteEngine  # which imports this
+        from core.planning.hardware import this_machine
+
+        return RemoteEngine(server, args.model, args.context), this_machine()
+
+    return connect
 
 
 def _piece(event: Mapping[str, Any]) -> Piece:

@@ -6,9 +6,9 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.middleware import Middleware
 
@@ -107,7 +107,7 @@ def chosen_engine(args: argparse.Namespace) -> "tuple[Callable[[], tuple[TextEng
         InvalidSetting, UnknownModel.
     """
     if args.remote:
-        from app.remote.connecting import connector
+        from app.remote.server import connector
 
         return connector(args), ""
     config = engine_config(args)
@@ -158,11 +158,10 @@ def serve(
     from gradio.utils import get_upload_folder
 
     from app.context.samples import load_samples
-    from app.server.gradio_parts import replace_parts
     from app.server.page_routes import PageRoutes
     from app.ui.page import build_page
 
-    replace_parts()
+    hide_folders()
     site = Site(
         worker,
         load_samples(),
@@ -207,6 +206,20 @@ def serve(
         raise RuntimeError("the server has started without its request guard")
     announce(page, args.host, hosts)
     return page
+
+
+@cache
+def hide_folders() -> None:
+    """From now on, answers to uploads name files by their place in the uploads folder: Gradio would name that, too."""
+    from gradio import routes, utils
+
+    upload = routes.upload_fn  # type: ignore[attr-defined]
+
+    async def store(*args: Any, **options: Any) -> tuple[list[str], list[str], list[str]]:
+        files, *unmoved = await upload(*args, **options)
+        return [os.path.relpath(file, utils.get_upload_folder()) for file in files], *unmoved
+
+    routes.upload_fn = store  # type: ignore[attr-defined]
 
 
 def announce(page: "gr.Blocks", host: str, hosts: Hosts) -> None:

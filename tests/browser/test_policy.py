@@ -27,21 +27,11 @@ def test_nothing_of_a_book_is_run_or_fetched(page: Page, engine: FakeEngine, tmp
     assert page.tab.evaluate("window.hacked") is None and page.outside == []
 
 
-def test_the_policy_stops_a_picture_that_got_through(page: Page) -> None:
-    blocked = page.tab.evaluate(
-        """() => new Promise(done => {
-            document.addEventListener('securitypolicyviolation', event => done(event.blockedURI));
-            new Image().src = 'https://example.com/pixel.png';
-        })"""
-    )
-    assert blocked == "https://example.com/pixel.png"
-    page.outside.clear()  # it was asked for, and never sent
-
-
 BREACHES = {  # what a book would do that got through the escaping
     "a script": "<script>window.hacked=1</script>",
     "a handler": "<img src=x onerror='window.hacked=1'>",
     "an SVG's handler": "<svg onload='window.hacked=1'></svg>",
+    "a picture": "<img src='https://example.com/pixel.png'>",
     "a way to another machine": "<img src=x onerror='location=\"https://example.com/\"'>",
     "an iframe": "<iframe srcdoc='<script>parent.hacked=1</script>'></iframe>",
     "a form": "<form action='https://example.com/'><input></form>",
@@ -49,7 +39,7 @@ BREACHES = {  # what a book would do that got through the escaping
 }
 
 
-def test_the_policy_stops_a_script_that_got_through(page: Page) -> None:
+def test_the_policy_stops_a_script_or_a_picture_that_got_through(page: Page) -> None:
     for name, breach in BREACHES.items():
         told = page.tab.evaluate(
             """breach => new Promise(done => {
@@ -64,10 +54,11 @@ def test_the_policy_stops_a_script_that_got_through(page: Page) -> None:
             })""",
             breach,
         )
-        expected = (
-            ("script-src-attr", "script-src-elem", "script-src", "form-action") if "iframe" not in name else (None,)
-        )
-        assert told in expected, name
+        stopped = {"an iframe": (None,), "a picture": ("img-src",)}
+        scripts = ("script-src-attr", "script-src-elem", "script-src", "form-action")
+        assert told in stopped.get(name, scripts), name
+        if name == "a picture":
+            page.outside.clear()  # it was asked for, and never sent
         assert page.tab.evaluate("window.hacked") is None and page.outside == [], name
 
 

@@ -1,15 +1,13 @@
 """Another site's page in the same browser: it may link to ours, and do nothing else with it."""
 
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
 from tests.app.conftest import Served
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS
+from tests.app.remote.fake_server import fake_server, raw
 from tests.browser.journeys.page import QUIET, Page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -49,30 +47,12 @@ ATTEMPTS = """async ([address, own]) => {
 }"""
 
 
-class Elsewhere(BaseHTTPRequestHandler):
-    """Another site: one page, and a link to ours."""
-
-    def do_GET(self) -> None:
-        body = b"<!doctype html><title>elsewhere</title><body><a>read a book</a>"
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
 def elsewhere() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://localhost:{server.server_address[1]}/"
-    server.shutdown()
-    server.server_close()
-    thread.join(SECONDS)
+    """Another site: one page, and a link to ours."""
+    with fake_server() as server:
+        server.tells("/", raw(b"<!doctype html><title>elsewhere</title><body><a>read a book</a>", kind="text/html"))
+        yield f"http://localhost:{server.server_address[1]}/"
 
 
 @pytest.fixture(scope="module")

@@ -27,9 +27,8 @@ from app.runtime.events import Changed, Pause, Ready
 from app.runtime.worker import EngineWorker
 from app.server.bodies import STALLED_SECONDS, BodyLimit
 from app.server.openai.errors import RequestError
-from app.server.openai.metrics import Metrics
 from app.server.openai.request import Body, ChatBody, ResponseBody, TextBody, parse, parse_json, quoted
-from app.server.openai.request_log import RequestLog
+from app.server.openai.request_log import Metrics, RequestLog
 from app.server.openai.shapes import DONE, ChatShape, Document, ResponseShape, Result, TextShape, event, remark
 from app.server.openai.turns import MOST_WAITING, Turns, ended_early
 from app.server.request_guard import Hosts, RequestGuard

@@ -1,25 +1,40 @@
-"""The command line of launch.py: what it takes, what it refuses."""
+"""The command line of launch.py: what it takes, what it refuses in a line, what it says about itself."""
 
+import argparse
 import json
 import re
+import shlex
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.cli import arguments
 from app.cli.arguments import build_parser
 from app.cli.command_options import APP, COMMANDS
+from app.cli.reading import library_of, naming_parts
+from app.documents.document import Document
 from assets.tools.commands import TOOLS
+from core.engine import Engine
+from core.errors import ContextTooSmall
+from tests.app.cli.conftest import ROOT, STORY, Run
+from tests.app.fakes import document_of, write_book
 
 MOST_LINES = 45  # of a screen
+NAMES = {command.name: command for command in (*COMMANDS, *TOOLS)}
 parse_arguments = partial(arguments.parse_arguments, tools=TOOLS)
 
 
-def test_without_a_command_it_is_the_app() -> None:
+def test_the_app_and_commands_have_their_defaults() -> None:
     args = parse_arguments([])
     assert (args.command, args.host, args.port, args.browser) == (None, "127.0.0.1", 7860, True)
     assert (args.share, args.auth, args.remote) == (False, None, None)
+    args = parse_arguments(["repair", "--no-venv"])
+    assert (args.command, args.venv, args.device, args.offline, args.remote) == ("repair", False, "auto", False, None)
+    args = parse_arguments(["ask", "-q", "Who?", "a.pdf", "b.txt", "--temperature", "-1", "--json"])
+    assert args.files == [Path("a.pdf"), Path("b.txt")] and args.json
+    assert (args.question, args.temperature, args.method, args.max_new_tokens) == ("Who?", -1.0, None, 256)
 
 
 def test_common_options_hold_for_the_app_before_a_command_and_behind_it() -> None:
@@ -28,18 +43,6 @@ def test_common_options_hold_for_the_app_before_a_command_and_behind_it() -> Non
         args = parse_arguments(argv)
         assert args.command == next((word for word in argv if word in ("ask", "bench")), None)
         assert (args.seed, args.device, args.model, args.context, args.remote) == (7, "auto", None, None, None)
-
-
-def test_a_command_without_common_options_has_what_launch_asks_of_all() -> None:
-    args = parse_arguments(["repair", "--no-venv"])
-    assert (args.command, args.venv, args.device, args.offline, args.remote) == ("repair", False, "auto", False, None)
-
-
-def test_ask_takes_files_and_a_question_in_any_order() -> None:
-    args = parse_arguments(["ask", "-q", "Who?", "a.pdf", "b.txt", "--temperature", "-1", "--json"])
-    assert args.files == [Path("a.pdf"), Path("b.txt")]
-    assert (args.question, args.temperature, args.method, args.max_new_tokens) == ("Who?", -1.0, None, 256)
-    assert args.json
 
 
 WRONG = """
@@ -57,8 +60,12 @@ ask a.pdf -q \udcff | not UTF-8
 --temperature 0 doctor | the command 'doctor' stands before its options
 --temperature 0 ask a.pdf -q x | the command 'ask' stands before its options
 doctor --remote http://x | --remote http://x
+race f -q x --remote http://x | --remote
+bench --remote http://x | --remote
+serve --remote http://x | --remote
 doctor --context 5 ask | unrecognized arguments: ask. See
 --port 0 | from 1 to 65535
+--port 65536 | from 1 to 65535
 --port http | from 1 to 65535
 --no-browsers | did you mean --no-browser? See
 bench --contexts 4096,, | not a list
@@ -73,20 +80,22 @@ text a.pdf --pages two | no range
 """
 
 
-NAMES = {command.name: command for command in (*COMMANDS, *TOOLS)}
-
-
 @pytest.mark.parametrize("line", WRONG.strip().splitlines())
 def test_wrong_usage_is_one_line_that_names_it_and_exits_with_2(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     typed, _, words = line.partition(" | ")
     argv = typed.split()
     with pytest.raises(SystemExit) as caught:
-        parse_arguments(argv)
-    told = capsys.readouterr().err
-    assert caught.value.code == 2 and words in told
-    assert told.startswith("error: ") and told.count("\n") == 1
+        parse_arguments([*argv, "--json"])
+    captured = capsys.readouterr()
+    assert caught.value.code == 2 and words in captured.err
+    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1
     command = f" {argv[0]}" if argv[0] in NAMES else ""
-    assert told.endswith(f"See: python launch.py{command} --help\n")
+    assert captured.err.endswith(f"See: python launch.py{command} --help\n")
+    error = json.loads(captured.out)["error"]
+    assert error["exit_code"] == 2 and captured.err == f"error: {error['problem']} {error['hint']}\n"
+    with pytest.raises(SystemExit):
+        parse_arguments(argv)
+    assert capsys.readouterr().out == ""
 
 
 def options_of(name: str) -> set[str]:
@@ -95,7 +104,7 @@ def options_of(name: str) -> set[str]:
     return {option for option in parser.options() if option.startswith("--")}
 
 
-def test_race_has_the_options_of_ask() -> None:
+def test_race_and_chat_have_the_options_of_ask() -> None:
     asked, raced, chatted = map(options_of, ("ask", "race", "chat"))
     assert asked - raced == {"--questions", "--method", "--remote", "--remote-key"}
     assert raced - asked == {"--methods", "--report"}
@@ -108,32 +117,135 @@ def test_every_option_is_documented() -> None:
     assert set[str]().union(*map(options_of, ("", *NAMES))) - written == set()
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        [],
-        *([name] for name, row in NAMES.items() if any(option.startswith("--help-all") for option in options_of(name))),
-    ],
-)
-def test_help_is_short_and_help_all_has_the_rest(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["", *(name for name in NAMES if "--help-all" in options_of(name))])
+def test_help_is_short_and_help_all_has_the_rest(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for asked in ("--help", "--help-all"):
         with pytest.raises(SystemExit) as caught:
-            parse_arguments([*command, asked])
+            parse_arguments([*name.split(), asked])
         assert caught.value.code == 0
         shown = capsys.readouterr().out
         told.append(set(re.findall(r"--[a-z][a-z-]*", shown)))
-        assert bool(command) or all(f"  {name} " in shown and row.text in shown for name, row in NAMES.items())
+        assert name or all(f"  {command} " in shown and row.text in shown for command, row in NAMES.items())
         assert asked == "--help-all" or shown.count("\n") <= MOST_LINES
     short, everything = told
     assert {"--no-graphs", "--kv-bits", "--draft"} <= everything - short
     assert short < everything and {"--model", "--context", "--help-all"} <= short
 
 
-def test_wrong_usage_is_json_too_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        parse_arguments(["ask", "a.pdf", "--json"])
-    captured = capsys.readouterr()
-    error = json.loads(captured.out)["error"]
-    assert caught.value.code == error["exit_code"] == 2 and "--question" in error["problem"]
-    assert error["hint"] == "See: python launch.py ask --help" and captured.err.count("\n") == 1
+# -------------------- what a command finds wrong: nothing on stdout, and no model loaded
+
+
+SITUATIONS = """
+ask {story} -q x --context 1000 | the context holds 1,000
+doctor --model llama2-13b-128k --assume 1x4090 | lies beside them need
+doctor --model llama2-7b-128k --assume 1x4090 --host-memory 32 --context 131072 | a context of 131,072 tokens does not
+doctor --device cuda --assume cpu | no CUDA device
+"""
+TYPED = """
+ask missing.pdf -q x | missing.pdf
+ask {story} -q " " | question is empty
+ask {story} -q x --temperature -1 | Temperature -1
+ask {story} -q x --model nope | no model 'nope'
+ask {story} -q x --method magic | no method 'magic'
+ask {story} -q x --max-new-tokens 0 | one new token
+ask {night} {night} -q x --pages 1 | --pages is for one file, and these are 2
+ask {pdf} -q x --chapters 1-99 | chapters from 1 to
+race {story} -q x --methods magic | no method 'magic'
+race {story} -q "" | question is empty
+race {night} -q x --pages 9 | has 1 page. Ask for pages from 1 to 1 with --pages.
+race {night} -q x --chapters 1 | has 0 chapters. Choose pages
+race {night} -q x --report x.pdf | x.pdf is a web page
+race {night} -q x --report missing/x.html | no folder missing
+chat - | Questions come where
+chat missing.pdf | missing.pdf
+text {night} --find " " | --find has no words
+text {night} --pages 2 | has 1 page.
+doctor --context 999999 | reads at most 131,072. Use --context 131072
+doctor --model llama-3.1-8b --context 262144 | reads at most 131,072. Use --context 131072 or
+doctor --model nope.json | no model 'nope.json'
+doctor --assume 3x7900xt | 3x7900xt
+doctor --assume m3-max | is no NVIDIA GPU: it has no CUDA
+doctor --gpu "M3 Ultra,192,819,10" | is no NVIDIA GPU
+doctor --gpu "RX 7900 XTX,24,960,25" | is no NVIDIA GPU
+doctor --assume 1x4090 --gpu X,24,1008,25 | described twice
+doctor --assume cpu --gpus 2 | described twice
+doctor --gpu X,24,1008 | describes no GPU
+doctor --gpu X,24,fast,25 | describes no GPU
+doctor --gpu X,24,-1,25 | describes no GPU
+doctor --gpu nowhere.json | describes no GPU
+doctor --gpu-memory -1 | --gpu-memory -1
+doctor --budget 100 | budget of 100
+doctor --cpu-attention-share 0.95 | --cpu-attention-share 0.95
+bench --repeats 0 | repeat
+models get | needs the NAME
+models list qwen3-8b | takes no name
+models get harbour | comes with this project
+models get no-such-model | no model 'no-such-model'
+models remove no-such-model | no model 'no-such-model'
+models show no-such-model | 'no-such-model'
+saved remove nothing | No saved book is called 'nothing'
+saved remove | Which book
+saved cap much | no size
+saved cap | no size
+saved clear one.txt | takes no name
+"""
+LOADS = ("--context 1000", "--method magic", "--model nope ")  # what only the model knows
+MISTAKES = [
+    (*line.split(" | "), code) for code, lines in ((1, SITUATIONS), (2, TYPED)) for line in lines.strip().splitlines()
+]
+
+
+@pytest.mark.usefixtures("no_measuring")
+@pytest.mark.parametrize(("typed", "words", "code"), MISTAKES)
+def test_a_mistake_is_one_line_and_its_exit_code(
+    typed: str, words: str, code: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not any(part in f"{typed} " for part in LOADS):
+        monkeypatch.setattr(Engine, "load", lambda _: pytest.fail("too late"))
+    files = {"story": write_book(tmp_path, STORY * 3), "night": write_book(tmp_path, "Night.", "night.txt")}
+    line = typed.format(**files, pdf=ROOT / "assets" / "books" / "harbour-8k.pdf")
+    assert words in run(*shlex.split(line), code=code).error
+
+
+def test_programs_get_the_mistake_as_json(run: Run, tmp_path: Path) -> None:
+    ran = run("text", tmp_path / "none.pdf", "--json", code=2)
+    told = {"problem": "There is no file none.pdf.", "hint": "Check the name and the folder.", "exit_code": 2}
+    assert json.loads(ran.out) == {"error": told} and ran.err.count("\n") == 1
+
+
+# -------------------- a text that is too long
+
+
+def chapters(count: int = 4, *, marked: bool = True) -> Document:
+    """A document of pages of 100 words, each a chapter of its own if they are marked."""
+    page = "word " * 100
+    starts = [at * len(page) for at in range(count)] if marked else []
+    return document_of(*[page] * count, name="book.pdf", chapter_starts=starts)
+
+
+def library(document: Document, **parts: Any) -> Any:
+    return library_of([document], argparse.Namespace(**{"chapters": None, "pages": None} | parts))
+
+
+def test_chosen_parts_are_read_alone() -> None:
+    assert library(chapters()).text == chapters().text
+    assert len(library(chapters(), chapters=(2, 3)).text.split()) == 200
+    assert len(library(chapters(), pages=(4, 4)).text.split()) == 100
+
+
+@pytest.mark.parametrize(
+    ("document", "hint"),
+    [
+        (chapters(), "Ask about a part: --pages 1-2 (200 tokens), --chapters 1-2 (200 tokens)"),
+        (chapters(marked=False), "Ask about a part: --pages 1-2 (200 tokens), --pages 3-4"),
+    ],
+)
+def test_what_is_too_long_names_parts_that_fit(document: Document, hint: str) -> None:
+    with pytest.raises(ContextTooSmall) as caught, naming_parts(str.split, library(document)):
+        raise ContextTooSmall(460, 300, possible=300)
+    assert "160 too many" in caught.value.problem and str(caught.value).endswith(caught.value.hint)
+    assert caught.value.hint.startswith(hint)
+    with pytest.raises(ContextTooSmall) as caught, naming_parts(str.split, library(document)):
+        raise ContextTooSmall(460, 300, possible=800)
+    assert "part" not in caught.value.hint, "a larger context would do"

@@ -1,155 +1,131 @@
-"""The doctor command: this machine, and machines that are only described."""
+"""`doctor`: this machine, and machines that are only described. `models` on a hub of this machine."""
 
 import json
+import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
-import launch as launcher
-from app.cli import doctor
-from app.cli.doctor import parsers_line
+from app.cli import doctor, models
+from core.models.hub.download import DownloadProgress
 from core.planning import hardware
-from core.planning.choices import Choice
-from core.planning.devices import ON_PROCESSOR, Bandwidths
 from core.planning.forecast import PUBLISHED
-from core.planning.measured import Processor
+from tests.app.cli.conftest import Run
+from tests.core.models.hub.toy_hub import ToyHub, serving
+
+pytestmark = pytest.mark.usefixtures("no_measuring")
+LLAMA = ("doctor", "--model", "llama2-7b-128k", "--context")
 
 
-@pytest.fixture(autouse=True)
-def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processor is measured for a third of a second, which other work on these cores need not wait for."""
-    memory = Choice(10e9, "measured on this processor")
-    products: Choice[float | None] = Choice(1e11, "measured")
-    rates = Bandwidths(memory, None, rows=ON_PROCESSOR, products=products)
-    monkeypatch.setattr(Processor, "rates", lambda self: rates)
-
-
-def told(capsys: pytest.CaptureFixture[str], *options: object) -> Any:
-    assert launcher.main(["doctor", *map(str, options), "--json", "--no-venv"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_a_machine_that_is_not_there_is_planned_and_named_as_assumed(capsys: pytest.CaptureFixture[str]) -> None:
-    machine = ("--gpu-memory", 24, "--gpus", 2, "--host-memory", 128)
-    report = told(capsys, "--model", "llama2-7b-128k", *machine, "--context", 131072)
+def test_a_machine_that_is_not_there_is_planned_and_named_as_assumed(run: Run) -> None:
+    report = run(*LLAMA, 131072, "--gpu-memory", 24, "--gpus", 2, "--host-memory", 128, "--json").json
     assert report["machine"]["assumed"] == ["2 x 24 GiB GPU", "128 GiB of host memory"]
     plan = report["plan"]
     assert plan["placement"]["value"] == "split" and 12 <= plan["resident_layers"] < 32
     assert [tier["name"] for tier in plan["tiers"]] == ["GPU 0: 24 GiB GPU", "GPU 1: 24 GiB GPU", "host memory"]
     assert sum(plan["memory"].values()) == plan["total_bytes"] == sum(tier["used_bytes"] for tier in plan["tiers"])
     assert report["sizes"]["weight_bytes"]["16"] == 13_476_831_232
+    assert report["prediction"]["context"] == 131072, "the planned one"
     assert "nominal" in report["prediction"]["bandwidth_because"]
     assert report["prediction"]["acceptance_because"].startswith(PUBLISHED.because)
     assert plan["budget"]["value"] >= 4096, "none given: that of the figures, or more where there is room"
-    assumed = told(capsys, "--model", "llama2-7b-128k", "--assume", "2x4090", "--host-memory", 128, "--context", 131072)
-    assert assumed["prediction"] == {
-        **report["prediction"],
-        "bandwidth_because": assumed["prediction"]["bandwidth_because"],
-        "link_because": assumed["prediction"]["link_because"],
-    }
+    assumed = run(*LLAMA, 131072, "--assume", "2x4090", "--host-memory", 128, "--json").json["prediction"]
+    reasons = {name: assumed[name] for name in ("bandwidth_because", "link_because")}
+    assert assumed == report["prediction"] | reasons
 
 
 @pytest.mark.parametrize("found", [True, False])
 def test_a_machine_without_a_compiler_is_told_what_brings_one(
-    found: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    found: bool, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hardware, "can_compile", lambda: found)
-    assert launcher.main(["doctor", "--no-venv"]) == 0
-    shown = capsys.readouterr().out
+    shown = run("doctor").out
+    assert shown.count("Parsers  ") == 1, "what a hostile document could reach here"
+    assert "are not kept from files and network:" in doctor.parsers_line(["files", "network"])
     assert ("no C++ compiler" in shown) == ("pip install -r requirements-compiler.lock" in shown) == (not found)
 
 
-def test_drafting_weights_are_planned_and_told(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--model", "llama2-7b-128k", "--assume", "1x4090", "--host-memory", "128", "--context", "16384"]
-    report = told(capsys, *options, "--self-draft-bits", 4)
-    assert report["plan"]["memory"]["self-draft weights, 4 bit"] == (6_476_005_376 + 131_072_000) * 9 // 16
-    assert report["plan"]["self_draft_bits"]["value"] == 4 and report["plan"]["bits"]["value"] == 16
-    assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--no-venv"]) == 0
-    shown = capsys.readouterr().out
+def test_drafting_weights_are_planned_and_told(run: Run) -> None:
+    options = (*LLAMA, 16384, "--assume", "1x4090", "--host-memory", 128, "--self-draft-bits", 4)
+    plan = run(*options, "--json").json["plan"]
+    assert plan["memory"]["self-draft weights, 4 bit"] == (6_476_005_376 + 131_072_000) * 9 // 16
+    assert plan["self_draft_bits"]["value"] == 4 and plan["bits"]["value"] == 16
+    shown = run(*options).out
     assert "Self-draft 4 bits: a second copy" in shown and "3.46 GiB  self-draft weights, 4 bit" in shown
-    assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--bits", "4", "--no-venv"]) == 2
-    assert "would only add" in capsys.readouterr().err
+    assert "would only add" in run(*options, "--bits", 4, code=2).error
 
 
-def test_a_config_file_is_enough(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "mine.json"
+def test_a_config_file_is_enough(run: Run, tmp_path: Path) -> None:
     sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8}
-    file.write_text(json.dumps({"model_type": "llama", "vocab_size": 1000, **sizes}))
-    for name in (file, tmp_path / "config.json"):
-        if name != file:
-            file.rename(name)
-        report = told(capsys, "--model", name, "--context", 1024, "--bits", 4, "--acceptance", "0.5,0.9")
+    for name in ("mine.json", "config.json"):
+        (tmp_path / name).write_text(json.dumps({"model_type": "llama", "vocab_size": 1000, **sizes}))
+        given = ("--context", 1024, "--bits", 4, "--acceptance", "0.5,0.9", "--json")
+        report = run("doctor", "--model", tmp_path / name, *given).json
         assert report["sizes"]["parameters"] == 2 * 1000 * 512 + 4 * (4 * 512**2 + 3 * 512 * 1024) + 9 * 512
         assert report["plan"]["bits"]["value"] == 4 and not report["sizes"]["files_here"]
         assert report["prediction"]["acceptance2"] == 0.9 and report["prediction"]["acceptance_because"] == "as given"
-    folder = told(capsys, "--model", tmp_path, "--context", 1024, "--budget", 512)
+    folder = run("doctor", "--model", tmp_path, "--context", 1024, "--budget", 512, "--json").json
     assert folder["sizes"] == report["sizes"]
     assert "this plan's budget is 512" in folder["prediction"]["acceptance_because"]
 
 
-def test_what_this_system_leaves_open_to_parsers_is_told_in_a_line() -> None:
-    assert "no other file" in parsers_line([]) and "are not kept from files and network:" in parsers_line(
-        ["files", "network"]
-    )
-
-
-HERE = """
---model llama2-13b-128k --assume 1x4090 | lies beside them need
---model llama2-7b-128k --assume 1x4090 --host-memory 32 --context 131072 | a context of 131,072 tokens does not
---device cuda --assume cpu | no CUDA device
-"""
-TYPED = """
---assume 3x7900xt | 3x7900xt
---assume m3-max | is no NVIDIA GPU: it has no CUDA
---model llama-3.1-8b --context 262144 | reads at most 131,072. Use --context 131072 or
---gpu M3_Ultra,192,819,10 | is no NVIDIA GPU
---gpu RX_7900_XTX,24,960,25 | is no NVIDIA GPU
---assume 1x4090 --gpu X,24,1008,25 | described twice
---gpu X,24,1008 | describes no GPU
---gpu X,24,fast,25 | describes no GPU
---gpu X,24,-1,25 | describes no GPU
---gpu nowhere.json | describes no GPU
---assume cpu --gpus 2 | described twice
---gpu-memory -1 | --gpu-memory -1
---budget 100 | budget of 100
---cpu-attention-share 0.95 | --cpu-attention-share 0.95
---model nope.json | no model 'nope.json'
-"""
-
-
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [(line, 1) for line in HERE.strip().splitlines()] + [(line, 2) for line in TYPED.strip().splitlines()],
-)
-def test_a_mistake_is_told_in_one_line(line: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    typed, _, words = line.partition(" | ")
-    options = [word.replace("_", " ") for word in typed.split()]
-    assert launcher.main(["doctor", *options, "--no-venv"]) == code
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    assert captured.err.startswith("error:") and words in captured.err
-
-
-def test_a_measured_pair_is_planned_with_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_measured_pair_is_planned_with_what_was_measured(run: Run) -> None:
     subject = doctor.find_subject("harbour")
     assert subject.measured is not None and subject.draft is not None and subject.has_files
-    report = told(capsys, "--context", 4096, "--device", "cpu")
-    assert report["plan"]["context"] == {"value": 4096, "because": "asked for"}
-    assert report["machine"]["assumed"] == []
+    report = run("doctor", "--context", 4096, "--device", "cpu", "--json").json
+    assert report["plan"]["context"] == {"value": 4096, "because": "asked for"} and not report["machine"]["assumed"]
     assert report["prediction"]["acceptance_because"].startswith("measured with this pair")
 
 
-def test_a_refusal_names_more_than_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_names_more_than_is_left(run: Run) -> None:
     """Layers are whole: what is left of the card and of the host together may be more than all of them need."""
-    options = ["--model", "llama2-7b-128k", "--assume", "1x4090", "--context", "131072", "--no-venv"]
-    said = 0
-    for gib in (56, 64, 68, 69, 70, 71, 72):
-        code = launcher.main(["doctor", *options, "--host-memory", str(gib)])
-        message = capsys.readouterr().err
-        if code:
-            needed, left = map(float, re.findall(r"need ([\d.]+) GiB, ([\d.]+) GiB are left", message)[0])
-            assert needed > left and "layers fit on the GPU" in message
-            said += 1
-    assert 0 < said < 7
+    for gib in (56, 64):
+        message = run(*LLAMA, 131072, "--assume", "1x4090", "--host-memory", gib, code=1).error
+        needed, left = map(float, re.findall(r"need ([\d.]+) GiB, ([\d.]+) GiB are left", message)[0])
+        assert needed > left and "layers fit on the GPU" in message
+    run(*LLAMA, 131072, "--assume", "1x4090", "--host-memory", 72)
+
+
+# -------------------- models
+
+
+REPO = "mistralai/Mistral-Nemo-Instruct-2407"  # of the catalogue, without a draft
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    files = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": random.Random(2).randbytes(3 << 20)}
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with serving(ToyHub(REPO, files)) as toy:
+        monkeypatch.setattr(constants, "ENDPOINT", toy.endpoint)
+        yield
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_model_is_fetched_shown_and_removed(run: Run) -> None:
+    (row,) = run("models", "get", "mistral-nemo", "--json").json["repositories"]
+    assert row["repository"] == REPO and row["fetched_bytes"] == row["size_bytes"] == (3 << 20) + 4
+    shown = run("models", "show", "mistral-nemo", "--json").json
+    assert shown["state"] == "here" and shown["path"] == row["path"] and shown["kv_bytes_per_token"] == 160 << 10
+    assert shown["kv_bytes"]["131072"] == shown["kv_bytes_per_token"] * 131072
+    assert run("models", "get", "mistral-nemo", "--json").json["repositories"][0]["fetched_bytes"] == 0
+    assert run("models", "remove", "mistral-nemo", "--json").json["freed_bytes"] >= 3 << 20
+    assert run("models", "show", REPO, "--json").json["state"] == "none"
+    assert "not on this machine" in run("models", "remove", "mistral-nemo", code=2).error
+
+
+@pytest.mark.usefixtures("hub")
+def test_stopping_keeps_what_arrived_and_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(progress: DownloadProgress) -> str:
+        if 0 < progress.file_bytes < progress.file_total_bytes:
+            raise KeyboardInterrupt
+        return ""
+
+    with monkeypatch.context() as patched:
+        patched.setattr(models, "progress_text", stop)
+        assert f"models get {REPO}" in run("models", "get", REPO, code=130).err
+    assert run("models", "show", "mistral-nemo", "--json").json["state"] == "part"
+    assert "are here already" in run("models", "get", REPO).err

@@ -1,11 +1,13 @@
 """The environment of launch.py: what is missing, what pip says, which torch a GPU and its driver get."""
 
+import re
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import launch
 from app.cli import environment
@@ -21,21 +23,30 @@ def test_requirements_are_checked_with_versions_and_markers(tmp_path: Path, monk
     (tmp_path / "half-1.0.dist-info").mkdir()  # what an interrupted installation leaves
     monkeypatch.syspath_prepend(tmp_path)
     met = ["plain==2.13.0", "plain>=2,<3", "gone; python_version < '3'"]
-    unmet = ["plain==2.14.0", "gone", "half", "half>=1"]
-    assert [line for line in met if not environment.is_met(Requirement(line))] == []
-    assert [line for line in unmet if environment.is_met(Requirement(line))] == []
+    asked = [*met, "plain==2.14.0", "gone", "half", "half>=1"]
+    assert [line for line in asked if environment.is_met(Requirement(line))] == met
 
 
 def test_torch_is_pinned_wherever_it_is_required() -> None:
     files = sorted(environment.ROOT.glob("requirements*.txt"))
-    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    requirements = [Requirement(line.partition(" #")[0]) for line in lines if line and not line.startswith("#")]
-    pins = [str(requirement.specifier) for requirement in requirements if requirement.name == "torch"]
-    assert pins == ["==2.13.0"]
-    assert all(requirement.specifier for requirement in requirements)
-    named = {requirement.name for requirement in requirements}
-    extras = {extra for requirement in requirements for extra in requirement.extras}
-    assert extras == {"crypto"} and "cryptography" in named, "extras are not looked for in an own environment"
+    requirements = [Requirement(line) for file in files for line in environment.required(file) if line[0] != "-"]
+    assert [str(one.specifier) for one in requirements if one.name == "torch"] == ["==2.13.0"]
+    assert environment.torch_version() == "2.13.0" and nvidia.BUILDS_OF == "2.13", "the known builds are its own"
+    assert all(one.specifier for one in requirements)
+    extras = {extra for one in requirements for extra in one.extras}
+    assert extras == {"crypto"} and "cryptography" in {one.name for one in requirements}, "no extras are looked for"
+
+
+def test_the_lock_files_hold_one_version_by_hash_of_everything_that_is_required() -> None:
+    text, versions = "".join(file.read_text(encoding="utf-8") for file in environment.LOCKS), dict[str, list[str]]()
+    for entry in re.split(r"\n(?=[a-z0-9])", text.replace("\\\n", "")):
+        if match := re.match(r"([a-z0-9][a-z0-9.-]*)==(\S+)", entry):
+            assert "--hash=sha256:" in entry, f"{match[1]} has no hash"
+            versions.setdefault(match[1], []).append(match[2])
+    assert len(versions) > 50
+    for need in map(Requirement, environment.required(environment.REQUIREMENTS)):
+        pinned = versions.get(canonicalize_name(need.name), [])
+        assert any(need.specifier.contains(version) for version in pinned), f"{need}: {pinned} in the lock"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +54,6 @@ def test_torch_is_pinned_wherever_it_is_required() -> None:
     [
         (
             "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(...)': /simple/torch/\n"
-            "ERROR: Could not find a version that satisfies the requirement torch==2.13.0 (from versions: none)\n"
             "ERROR: No matching distribution found for torch==2.13.0\n",
             "The package index cannot be reached",
         ),
@@ -72,16 +82,17 @@ class Pip:
             f' < "{self._refused}"\n'
         )
         self.python.chmod(0o755)
-        self._refused.write_text("")
+        self.refuse()
 
-    def refuse(self, word: str) -> None:
-        """Fail where the command line contains a word."""
-        self._refused.write_text(f"{word}\n")
+    def refuse(self, *words: str) -> None:
+        """Fail where the command line contains one of these."""
+        self._refused.write_text("".join(f"{word}\n" for word in words))
 
     @property
     def asked(self) -> list[str]:
-        """What followed the options that every installation has."""
+        """What it was asked since the last look, behind the options that every installation has."""
         lines = self._log.read_text().splitlines() if self._log.exists() else []
+        self._log.unlink(missing_ok=True)
         common = "-m pip install --no-input --disable-pip-version-check "
         assert all(line.startswith(common) for line in lines)
         return [line.removeprefix(common) for line in lines]
@@ -92,29 +103,31 @@ def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
     """A `.venv` whose Python is a stand-in, on Linux, without a GPU."""
     pip, venv = Pip(tmp_path / "pip"), tmp_path / "venv"
     venv.mkdir()
-    monkeypatch.setattr(environment, "VENV", venv)
-    monkeypatch.setattr(environment, "VENV_PYTHON", pip.python)
-    monkeypatch.setattr(environment, "STAMP", venv / "stamp")
-    monkeypatch.setattr(environment, "venv_works", lambda: True)
-    monkeypatch.setattr(environment, "installed_lean", lambda *_: False)  # as with the public index
-    monkeypatch.setattr(environment, "system_compiler", lambda: Compiler(("g++",), ()))
+    changed = {
+        "VENV": venv,
+        "VENV_PYTHON": pip.python,
+        "STAMP": venv / "stamp",
+        "venv_works": lambda: True,
+        "installed_lean": lambda *_: False,  # as with the public index
+        "system_compiler": lambda: Compiler(("g++",), ()),
+    }
+    for name, value in changed.items():
+        monkeypatch.setattr(environment, name, value)
     monkeypatch.delenv(environment.TORCH_WHEELS_VARIABLE, raising=False)
     pretend(monkeypatch, tmp_path / "bin")
     return pip
 
 
-PLACE = environment.TORCH_WHEELS
 INSTALLED_LEAN = environment.installed_lean
 BY_HASH = "--no-deps --require-hashes -r"
 TORCH, REST = f"{BY_HASH} {environment.TORCH_LOCK}", f"-r {environment.REQUIREMENTS}"
 LOCKED = [f"{BY_HASH} {environment.LOCK}", REST]
+REPAIR = "python launch.py repair"
 RTX = "as NVIDIA GeForce RTX 4090 was found"
-UPDATE = "Update the NVIDIA driver to {} or newer, then run: python launch.py repair"
-
-
-NO_GPU, OLD = "from your package index, as no NVIDIA GPU was found.", "the CPU build for now, {}, but its driver {} is "
-FITS, SILENT = "the build for CUDA {}, {} and it has driver {}.", "the CPU build for now, as nvidia-smi is there and "
-TOO_OLD = "too old for torch 2.13. "
+NO_GPU = "from your package index, as no NVIDIA GPU was found."
+FITS = "the build for CUDA {}, " + RTX + " and it has driver {}."
+OLD = "the CPU build for now, " + RTX + ", but its driver {0} is too old for torch 2.13. "
+OLD += "Update the NVIDIA driver to {1} or newer, then run: " + REPAIR
 
 
 @pytest.mark.parametrize(
@@ -124,75 +137,59 @@ TOO_OLD = "too old for torch 2.13. "
         ("win32", None, "auto", None, NO_GPU),
         ("darwin", "580.65.06", "auto", None, NO_GPU),
         ("linux", "580.65.06", "cpu", None, "from your package index, as --device cpu was given."),
-        ("linux", "470.82.01", "auto", "cpu", OLD.format(RTX, "470.82.01") + TOO_OLD + UPDATE.format("525.60.13")),
-        ("win32", "472.12", "auto", "cpu", OLD.format(RTX, "472.12") + TOO_OLD + UPDATE.format("528.33")),
-        ("linux", "550.54.14", "auto", "cu126", FITS.format("12.6", RTX, "550.54.14")),
-        ("win32", "551.61", "auto", "cu126", FITS.format("12.6", RTX, "551.61")),
-        ("linux", "580.65.06", "cuda", "cu130", FITS.format("13.0", RTX, "580.65.06")),
-        ("win32", "581.42", "auto", "cu130", FITS.format("13.0", RTX, "581.42")),
-        ("linux", "fails", "auto", "cpu", f"{SILENT}fails: No driver."),
-        ("linux", "hangs", "auto", "cpu", f"{SILENT}does not answer within"),
+        ("linux", "470.82.01", "auto", "cpu", OLD.format("470.82.01", "525.60.13")),
+        ("win32", "472.12", "auto", "cpu", OLD.format("472.12", "528.33")),
+        ("linux", "550.54.14", "auto", "cu126", FITS.format("12.6", "550.54.14")),
+        ("win32", "551.61", "auto", "cu126", FITS.format("12.6", "551.61")),
+        ("linux", "580.65.06", "cuda", "cu130", FITS.format("13.0", "580.65.06")),
+        ("win32", "581.42", "auto", "cu130", FITS.format("13.0", "581.42")),
+        ("linux", "fails", "auto", "cpu", "the CPU build for now, as nvidia-smi is there and fails: No driver."),
+        ("linux", "hangs", "auto", "cpu", "the CPU build for now, as nvidia-smi is there and does not answer within"),
     ],
 )
 def test_the_first_start_installs_the_torch_that_gpu_and_driver_need(
-    system: str,
-    smi: str | None,
-    device: str,
-    build: str | None,
-    line: str,
-    pip: Pip,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    system: str, smi: str | None, device: str, build: str | None, line: str,
+    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """The public index has CPU builds for Windows and CUDA 13 for Linux: neither serves a GPU with an older driver."""
     monkeypatch.setattr(nvidia, "SYSTEM", system)
     if smi == "hangs":
         monkeypatch.setattr(nvidia, "SMI_SECONDS", 0.3)
         put_smi(tmp_path / "bin", hangs=True)
-    elif smi == "fails":
-        put_smi(tmp_path / "bin", "No driver.", code=9)
     elif smi is not None:
-        put_smi(tmp_path / "bin", answer(smi))
+        fails = smi == "fails"
+        put_smi(tmp_path / "bin", "No driver." if fails else answer(smi), code=9 if fails else 0)
     environment.fill_venv(device)
     own = TORCH if build in (None, "cpu") else f"--no-deps torch==2.13.0+{build}"
-    own = f"--index-url {PLACE}/{build} {own}" if build else own
+    own = f"--index-url {environment.TORCH_WHEELS}/{build} {own}" if build else own
     assert pip.asked == [own, *LOCKED], "torch alone from PyTorch's wheels, all else from the user's index"
     (told,) = capfd.readouterr().err.splitlines()
     assert told.startswith(f"torch: {line}")
     assert environment.STAMP.read_text() == environment.digest()
 
 
-@pytest.mark.parametrize(("device", "is_there"), [("cpu", True), ("auto", True), ("auto", False)])
-def test_without_a_gpu_torch_without_its_libraries_is_taken_where_somebody_has_it(
-    pip: Pip, device: str, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_torch_without_the_libraries_of_a_gpu_is_taken_where_somebody_has_it(
+    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "installed_lean", INSTALLED_LEAN)
-    monkeypatch.setattr(nvidia, "SYSTEM", "linux")
     monkeypatch.setattr(tempfile, "tempdir", str(scratch := tmp_path / "scratch"))
     scratch.mkdir()
-    if not is_there:
-        pip.refuse("scratch")
-    environment.fill_venv(device)
-    asked = pip.asked
-    assert asked.pop(0).startswith(f"{BY_HASH} {scratch}")
-    assert asked == ([] if is_there else [TORCH]) + LOCKED
+    for device, is_there in (("cpu", True), ("auto", True), ("auto", False)):
+        pip.refuse(*([] if is_there else ["scratch"]))
+        environment.fill_venv(device)
+        first, *asked = pip.asked
+        assert first.startswith(f"{BY_HASH} {scratch}") and asked == ([] if is_there else [TORCH]) + LOCKED
 
 
-@pytest.mark.parametrize(("cuda", "there"), [("'13.0'", True), ("'12.6'", False), ("None", False)])
-def test_the_libraries_for_cuda_come_by_hash_where_torch_is_the_public_index_s(
-    pip: Pip, cuda: str, there: bool
+def test_libraries_of_cuda_and_a_compiler_come_by_hash_where_they_are_needed(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     told = environment.VENV / "lib" / "site-packages" / "torch" / "version.py"
     told.parent.mkdir(parents=True)
-    told.write_text(f"__version__ = '2.13.0'\ncuda: str | None = {cuda}\n")
-    environment.fill_venv("cpu")
-    assert pip.asked == [TORCH, *([f"{BY_HASH} {environment.CUDA_LOCK}"] if there else []), *LOCKED]
-
-
-def test_a_compiler_comes_by_hash_where_the_system_has_none(
-    pip: Pip, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+    for cuda, there in (("'13.0'", True), ("'12.6'", False), ("None", False)):
+        told.write_text(f"__version__ = '2.13.0'\ncuda: str | None = {cuda}\n")
+        environment.fill_venv("cpu")
+        assert pip.asked == [TORCH, *([f"{BY_HASH} {environment.CUDA_LOCK}"] if there else []), *LOCKED]
     monkeypatch.setattr(environment, "system_compiler", lambda: None)
     environment.fill_venv("cpu")
     assert pip.asked == [TORCH, *LOCKED, f"{BY_HASH} {environment.COMPILER_LOCK}"]
@@ -203,73 +200,59 @@ def test_a_compiler_comes_by_hash_where_the_system_has_none(
     assert environment.STAMP.read_text() == environment.digest(), "all else is there"
 
 
-def test_the_known_builds_are_those_of_the_pinned_torch() -> None:
-    version = environment.torch_version()
-    assert version is not None and version.startswith(f"{nvidia.BUILDS_OF}.")
-
-
 CPU, CUDA_13 = nvidia.InstalledTorch("2.13.0+cpu", None), nvidia.InstalledTorch("2.13.0", (13, 0))
-RUN = "Run: python launch.py repair"
 
 
 @pytest.mark.parametrize(
     ("installed", "driver", "line"),
     [
-        (CPU, "581.42", f"torch 2.13.0+cpu is a build without CUDA. {RUN}"),
-        (CUDA_13, "570.133.07", f"its driver 570.133.07 is too old for torch 2.13.0, built with CUDA 13.0. {RUN}"),
-        (CPU, "470.82.01", f"its driver 470.82.01 is {TOO_OLD}{UPDATE.format('525.60.13')}"),
+        (CPU, "581.42", f"torch 2.13.0+cpu is a build without CUDA. Run: {REPAIR}"),
+        (CUDA_13, "570.133.07", f"driver 570.133.07 is too old for torch 2.13.0, built with CUDA 13.0. Run: {REPAIR}"),
+        (CPU, "470.82.01", OLD.partition("but its ")[2].format("470.82.01", "525.60.13")),
         (CUDA_13, "581.42", None),
         (CPU, None, None),
     ],
 )
 def test_the_first_line_of_a_start_tells_of_a_gpu_that_torch_cannot_use(
-    installed: nvidia.InstalledTorch,
-    driver: str | None,
-    line: str | None,
-    pip: Pip,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    installed: nvidia.InstalledTorch, driver: str | None, line: str | None,
+    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     monkeypatch.setattr(nvidia, "installed_torch", lambda: installed)
     if driver is not None:
         put_smi(tmp_path / "bin", answer(driver))
     monkeypatch.setattr(launch, "prepare_environment", lambda *_, **__: None)
     monkeypatch.setattr(launch, "hand_over", lambda args: print("handed over", file=sys.stderr) or 0)
-    expected = [] if line is None else [f"note: NVIDIA GeForce RTX 4090 is not used: {line}"]
+
+    def told(*argv: str) -> list[str]:
+        assert launch.main(argv) == 0
+        return capfd.readouterr().err.splitlines()
+
     for argv in ([], ["ask", "a.pdf", "-q", "Who?"], ["doctor", "--offline"]):
-        assert launch.main(argv) == 0
-        assert capfd.readouterr().err.splitlines() == [*expected, "handed over"]
+        *notes, last = told(*argv)
+        assert last == "handed over" and len(notes) == bool(line)
+        assert not line or (notes[0].startswith("note: NVIDIA GeForce RTX 4090 is not used: ") and line in notes[0])
     for argv in (["--device", "cpu"], ["doctor", "--device", "cpu"], ["models"], ["--remote", "http://127.0.0.1:1"]):
-        assert launch.main(argv) == 0
-        assert capfd.readouterr().err == "handed over\n", "nobody asked for a GPU"
+        assert told(*argv) == ["handed over"], "nobody asked for a GPU"
     assert pip.asked == []
 
 
-@pytest.fixture
-def broken(pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
-    """A ready `.venv` in which this runs, with a CPU build beside a GPU."""
+@pytest.mark.parametrize(
+    ("refused", "code", "stamp"), [("", 0, True), ("+cu126", 1, True), ("requirements.txt", 1, False)]
+)
+def test_repair_installs_the_build_that_suits_the_gpu_or_leaves_what_the_next_start_completes(
+    refused: str, code: int, stamp: bool,
+    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     monkeypatch.setattr(sys, "executable", str(pip.python))
     monkeypatch.setattr(sys, "prefix", str(environment.VENV))
     environment.STAMP.write_text(environment.digest())
-    monkeypatch.setattr(nvidia, "installed_torch", lambda: nvidia.InstalledTorch("2.13.0+cpu", None))
+    monkeypatch.setattr(nvidia, "installed_torch", lambda: CPU)
     put_smi(tmp_path / "bin", answer("551.61"))
-    return pip
-
-
-def test_repair_installs_the_build_that_suits_the_gpu(broken: Pip, capfd: pytest.CaptureFixture[str]) -> None:
-    assert launch.main(["repair"]) == 0
-    assert broken.asked == [f"--index-url {PLACE}/cu126 --no-deps torch==2.13.0+cu126", REST]
-    assert environment.STAMP.read_text() == environment.digest()
-    first, last = capfd.readouterr().err.splitlines()
-    assert "is a build without CUDA. Installing torch 2.13.0+cu126 in" in first and "Start with" in last
-
-
-@pytest.mark.parametrize(("refused", "stamp"), [("+cu126", True), ("requirements.txt", False)])
-def test_a_repair_that_fails_leaves_what_works_or_what_the_next_start_completes(
-    refused: str, stamp: bool, broken: Pip, capfd: pytest.CaptureFixture[str]
-) -> None:
-    broken.refuse(refused)
-    assert launch.main(["repair"]) == 1
-    assert capfd.readouterr().err.splitlines()[-1].startswith("error: ")
+    pip.refuse(*([refused] if refused else []))
+    assert launch.main(["repair"]) == code
+    first, *_, last = capfd.readouterr().err.splitlines()
+    assert "is a build without CUDA. Installing torch 2.13.0+cu126 in" in first
+    assert last.startswith("error: ") if code else "Start with" in last
+    build = f"--index-url {environment.TORCH_WHEELS}/cu126 --no-deps torch==2.13.0+cu126"
+    assert pip.asked == ([build] if refused == "+cu126" else [build, REST])
     assert environment.STAMP.exists() is stamp and environment.venv_ready() is stamp

@@ -2,13 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import launch as launcher
 from app.cli.serve import loaded
 from app.runtime.worker import EngineWorker
 from app.server.openai.prompts import Prompts
@@ -17,7 +16,7 @@ from app.server.serve_page import load as load_engine
 from core.config import EngineConfig
 from core.generation.text import ChatText
 from core.generation.thinking import Tags
-from tests.app.fakes import write_book
+from tests.app.cli.conftest import Run
 from tests.app.server.openai.servers import served
 from tests.thinkers import ALWAYS, ANSWER, PLAIN, THOUGHT, save_thinker, tokenizer
 
@@ -31,41 +30,16 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_thinker(tmp_path_factory.mktemp("models") / "thinker")
 
 
-@pytest.fixture
-def book(tmp_path: Path) -> Path:
-    return write_book(tmp_path)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def command(*words: object) -> tuple[int, str, str]:
-        code = launcher.main([*map(str, words), "--no-venv"])
-        return code, *capsys.readouterr()
-
-    return command
-
-
-def test_ask_prints_the_thought_beside_the_answer(thinker: Path, book: Path, run: Callable[..., Any]) -> None:
+def test_ask_prints_the_thought_beside_the_answer(thinker: Path, book: Path, run: Run) -> None:
     asked = ("ask", book, "-q", "Who keeps it?", "--model", thinker, "--no-saved")
-    code, out, err = run(*asked)
-    assert (code, out.strip()) == (0, SAID)
-    assert f"(Thought) {THINKING}" in err and "12 tokens, 7 of them thought" in err
-    _, out, _ = run(*asked, "--json")
-    report = next(iter(json.loads(out.splitlines()[-1])["methods"].values()))
+    ran = run(*asked)
+    assert ran.out.strip() == SAID
+    assert f"(Thought) {THINKING}" in ran.err and "12 tokens, 7 of them thought" in ran.err
+    report = run(*asked, "--json").answer
     assert (report["text"], report["thought"]) == (SAID, THINKING)
     assert (report["thought_tokens"], report["answer_tokens"], report["new_tokens"]) == (7, 5, 12)
-    _, out, err = run(*asked, "--thinking", "off")
-    assert out.strip() == SAID and "Thought" not in err
-
-
-@pytest.mark.parametrize("command", ["ask", "race"])
-def test_a_template_without_the_switch_is_refused_in_one_line(
-    tmp_path: Path, book: Path, run: Callable[..., Any], command: str
-) -> None:
-    plain = save_thinker(tmp_path / "plain", PLAIN)
-    code, out, err = run(command, book, "-q", "Who?", "--model", plain, "--thinking", "on")
-    assert (code, out) == (2, "")
-    assert "no switch for thinking" in err and "Leave out --thinking" in err and "Traceback" not in err
+    ran = run(*asked, "--thinking", "off")
+    assert ran.out.strip() == SAID and "Thought" not in ran.err
 
 
 # -------------------- the server, and a program that uses it
@@ -80,43 +54,27 @@ def served_worker(thinker: Path) -> Iterator[EngineWorker]:
     worker.close()
 
 
-@pytest.fixture
-def client(served_worker: EngineWorker) -> Iterator[Any]:
+def test_a_program_gets_the_thought_beside_the_answer_or_turns_it_off(served_worker: EngineWorker) -> None:
+    def ask(messages: Any = MESSAGES, **wish: Any) -> Any:
+        return client.chat.completions.create(model="thinker", messages=messages, temperature=0, **wish)
+
     with served(served_worker) as url:
-        yield openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-
-
-def test_the_server_gives_the_thought_beside_the_answer(client: Any) -> None:
-    whole = client.chat.completions.create(model="thinker", messages=MESSAGES, temperature=0)
-    message = whole.choices[0].message
-    assert (message.content, message.reasoning_content) == (SAID, THINKING)
-    assert whole.usage.completion_tokens_details.reasoning_tokens == 7
-    parts = list(client.chat.completions.create(model="thinker", messages=MESSAGES, temperature=0, stream=True))
-    deltas = [part.choices[0].delta for part in parts if part.choices]
-    assert "".join(delta.content or "" for delta in deltas) == SAID
-    assert "".join(getattr(delta, "reasoning_content", "") or "" for delta in deltas) == THINKING
-
-
-def test_the_next_request_has_the_tokens_of_the_answer_alone(client: Any) -> None:
-    first = client.chat.completions.create(model="thinker", messages=MESSAGES, temperature=0)
-    said = {"role": "assistant", "content": first.choices[0].message.content}
-    more = [*MESSAGES, said, {"role": "user", "content": "And?"}]
-    second = client.chat.completions.create(model="thinker", messages=more, temperature=0)
-    assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens - 2
-
-
-@pytest.mark.parametrize(
-    "wish",
-    [
-        {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}},
-        {"reasoning_effort": "none"},
-        {"reasoning_effort": "minimal"},
-    ],
-)
-def test_requests_can_turn_thinking_off(client: Any, wish: dict[str, Any]) -> None:
-    told = client.chat.completions.create(model="thinker", messages=MESSAGES, temperature=0, **wish)
-    assert told.usage.completion_tokens_details.reasoning_tokens == 0
-    assert told.choices[0].message.content.strip() == SAID
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        whole = ask()
+        message = whole.choices[0].message
+        assert (message.content, message.reasoning_content) == (SAID, THINKING)
+        assert whole.usage.completion_tokens_details.reasoning_tokens == 7
+        deltas = [part.choices[0].delta for part in ask(stream=True) if part.choices]
+        assert "".join(delta.content or "" for delta in deltas) == SAID
+        assert "".join(getattr(delta, "reasoning_content", "") or "" for delta in deltas) == THINKING
+        more = [*MESSAGES, {"role": "assistant", "content": message.content}, {"role": "user", "content": "And?"}]
+        cached = ask(more).usage.prompt_tokens_details.cached_tokens
+        assert cached >= whole.usage.prompt_tokens - 2, "the next request has the tokens of the answer alone"
+        off = {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}}
+        for wish in (off, {"reasoning_effort": "none"}, {"reasoning_effort": "minimal"}):
+            told = ask(**wish)
+            assert told.usage.completion_tokens_details.reasoning_tokens == 0, wish
+            assert told.choices[0].message.content.strip() == SAID
 
 
 def test_a_continued_message_is_an_answer_where_the_template_opens_a_thought() -> None:
@@ -129,43 +87,32 @@ def test_a_continued_message_is_an_answer_where_the_template_opens_a_thought() -
     assert continued.ids == [*prompt.ids, text.marks.closing] and text.decode(continued.written) == "The light"
 
 
-# -------------------- bad input
+# -------------------- bad models
 
 
-def test_bad_models_are_one_line_and_one_action(
-    thinker: Path, book: Path, tmp_path: Path, run: Callable[..., Any]
-) -> None:
-    def changed(name: str, **fields: Any) -> Path:
+def test_bad_models_are_one_line_and_one_action(thinker: Path, book: Path, tmp_path: Path, run: Run) -> None:
+    def changed(name: str, without: str = "", **fields: Any) -> Path:
         folder = Path(shutil.copytree(thinker, tmp_path / name))
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | fields))
+        if without:
+            (folder / without).unlink()
         return folder
 
-    half = changed("half")
-    (half / "model.safetensors").unlink()
-    unknown = changed("unknown", model_type="mammothmoth")
-    windowed = changed("windowed", sliding_window=128)
-    latent = changed("latent", kv_lora_rank=16)
-    other = tmp_path / "other.gguf"
-    other.write_bytes(b"GGUF")
+    base, plain = changed("base", "chat_template.jinja"), save_thinker(tmp_path / "plain", PLAIN)
+    (damaged := tmp_path / "other.gguf").write_bytes(b"GGUF")
+    ask = ("ask", book, "-q", "Who?", "--no-saved", "--max-new-tokens", 2, "--model")
     for model, options, told in (
-        (half, (), "incomplete: it lacks model.safetensors"),
-        (unknown, (), "'mammothmoth', which transformers does not know"),
-        (windowed, (), "a window of 128 tokens"),
-        (latent, (), "latent attention"),
-        (other, (), "damaged"),
+        (changed("half", "model.safetensors"), (), "incomplete: it lacks model.safetensors"),
+        (changed("unknown", model_type="mammothmoth"), (), "'mammothmoth', which transformers does not know"),
+        (damaged, (), "damaged"),
         (tmp_path / "none.gguf", (), "There is no file"),
-        (thinker, ("--context", "100000"), "8,192"),
+        (thinker, ("--context", 100000), "8,192"),
+        (base, ("--thinking", "off"), "no switch for thinking"),
+        (plain, ("--thinking", "on"), "no switch for thinking"),
     ):
-        code, out, err = run("ask", book, "-q", "Who?", "--model", model, *options)
-        assert (code, out) == (2 if options or "no file" in told else 1, ""), model
-        assert told in err and "Traceback" not in err and len(err.strip().splitlines()) <= 2, err
-
-
-def test_a_tokenizer_without_template_asks_plainly(thinker: Path, book: Path, tmp_path: Path, run: Any) -> None:
-    folder = Path(shutil.copytree(thinker, tmp_path / "base"))
-    (folder / "chat_template.jinja").unlink()
-    code, _, err = run("ask", book, "-q", "Who?", "--model", folder, "--no-saved", "--max-new-tokens", "2")
-    assert code == 0 and "Traceback" not in err
-    code, _, err = run("ask", book, "-q", "Who?", "--model", folder, "--thinking", "off")
-    assert code == 2 and "no switch for thinking" in err
+        ran = run(*ask, model, *options, code=2 if options or "no file" in told else 1)
+        assert told in ran.error and len(ran.err.strip().splitlines()) <= 2, ran.err
+    race = run("race", book, "-q", "Who?", "--model", plain, "--thinking", "on", code=2)
+    assert "Leave out --thinking" in race.error
+    assert "Traceback" not in run(*ask, base).err, "a tokenizer without template asks plainly"

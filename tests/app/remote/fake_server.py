@@ -1,5 +1,6 @@
 """A server that misbehaves as it is told: one scripted reply a request, in order; the last is repeated."""
 
+import itertools
 import json
 import socket
 import threading
@@ -30,7 +31,7 @@ class Handler(BaseHTTPRequestHandler):
         reply = script.pop(0) if len(script) > 1 else script[0]
         reply(self)
 
-    do_GET = do_POST = _do
+    do_GET = do_HEAD = do_POST = _do
 
     def log_message(self, *_: Any) -> None:
         """Nothing."""
@@ -104,16 +105,16 @@ def json_reply(value: Any, status: int = 200) -> Reply:
     return raw(json.dumps(value).encode(), status)
 
 
-def stream(*parts: bytes | float, end: bool = True) -> Reply:
+def stream(*parts: bytes | float, end: bool = True, forever: bool = False) -> Reply:
     """Pieces of a stream; a number is a pause in seconds. Without `end` the connection is cut."""
 
     def reply(handler: Handler) -> None:
+        handler.close_connection = True
         handler.send_response(200)
         handler.send_header("Content-Type", "text/event-stream")
         handler.send_header("Connection", "close")
         handler.end_headers()
-        handler.close_connection = True
-        for part in parts:
+        for part in itertools.cycle(parts) if forever else parts:
             if isinstance(part, float):
                 handler.server.answering.set()  # type: ignore[attr-defined]
                 time.sleep(part)
@@ -145,20 +146,4 @@ def used(prompt: int, new: int, cached: int | None = None) -> bytes:
 
 DONE = b"data: [DONE]\n\n"
 GOOD = stream(says("The light "), 0.02, says("house."), says("", "stop"), used(50, 4, 48), DONE)
-
-
-def endless(handler: Handler) -> None:
-    """Words until the client has had enough."""
-    handler.send_response(200)
-    handler.send_header("Content-Type", "text/event-stream")
-    handler.end_headers()
-    server: Any = handler.server
-    try:
-        while True:
-            handler.wfile.write(says("word "))
-            handler.wfile.flush()
-            server.answering.set()
-            time.sleep(0.01)
-    except OSError:
-        server.gone.set()
-        handler.close_connection = True
+ENDLESS = stream(says("word "), 0.01, forever=True)  # words until the client has had enough

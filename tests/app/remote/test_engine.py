@@ -23,10 +23,10 @@ from tests.app.fakes import SECONDS
 from tests.app.remote.fake_server import (
     CARD,
     DONE,
+    ENDLESS,
     GOOD,
     FakeServer,
     Reply,
-    endless,
     event,
     fake_server,
     json_reply,
@@ -61,22 +61,19 @@ def end(events: list[Event]) -> Finished:
     return events[-1]
 
 
+def check_words(error: CoreError) -> None:
+    for words in (error.problem, error.hint):
+        assert words and words.isprintable() and len(words) < 400 and HIDDEN_KEY not in words
+
+
+# -------------------- text as numbers
+
+
 @given(st.text(max_size=200), st.integers(1, 99) | st.none())
 def test_text_comes_back_from_its_numbers(text: str, counted: int | None) -> None:
     tokens = RemoteText(lambda _: counted)
     for whole in (text, f"{text}{BOOK}", text):
         assert tokens.decode(tokens.encode(whole)) == whole
-
-
-def test_there_are_as_many_numbers_as_the_server_counts_or_an_estimate(server: FakeServer) -> None:
-    server.counts_words()
-    text = connect(server).text
-    assert len(text.encode("short")) == 2 and not [path for path, _, _ in server.seen if path == "/tokenize"]
-    assert len(text.encode(BOOK)) == pytest.approx(len(BOOK.split()), abs=1)
-    assert len(text.encode(BOOK[:9000])) == pytest.approx(len(BOOK[:9000].split()), rel=0.1)
-    assert len([path for path, _, _ in server.seen if path == "/tokenize"]) == 1
-    del server.scripts["/tokenize"]
-    assert len(connect(server).text.encode(BOOK)) == -(-len(BOOK) // 4)
 
 
 @given(st.text(max_size=50), st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=3))
@@ -88,6 +85,22 @@ def test_a_prompt_holds_the_messages_that_are_sent(book: str, past: list[tuple[s
     texts[0] = f"{book}\n\n{texts[0]}" if book else texts[0]
     assert [one["content"] for one in sent] == texts
     assert [one["role"] for one in sent] == [("user", "assistant")[at % 2] for at in range(len(texts))]
+
+
+def test_there_are_as_many_numbers_as_the_server_counts_or_an_estimate(server: FakeServer) -> None:
+    def asked() -> int:
+        return len([path for path, _, _ in server.seen if path == "/tokenize"])
+
+    server.counts_words()
+    text = connect(server).text
+    assert len(text.encode("short")) == 2 and asked() == 0
+    assert len(text.encode(BOOK)) == pytest.approx(len(BOOK.split()), abs=1)
+    assert len(text.encode(BOOK[:9000])) == pytest.approx(len(BOOK[:9000].split()), rel=0.1) and asked() == 1
+    del server.scripts["/tokenize"]
+    assert len(connect(server).text.encode(BOOK)) == -(-len(BOOK) // 4)
+
+
+# -------------------- answers
 
 
 def test_an_answer_comes_with_its_figures(server: FakeServer) -> None:
@@ -107,17 +120,19 @@ def test_an_answer_comes_with_its_figures(server: FakeServer) -> None:
     assert end(ask(connect(server))).stats.decode_seconds >= 0.1
 
 
-def test_settings_reach_the_server_and_a_thought_is_told_apart(server: FakeServer) -> None:
+def test_settings_and_the_key_reach_the_server_and_a_thought_is_told_apart(server: FakeServer) -> None:
     server.answers(stream(thinks("Hm, "), thinks("hm."), says("Martha.", "stop"), used(50, 9), DONE))
-    sampling = SamplingParams(temperature=0.7, top_p=0.9, top_k=5)
-    finished = end(ask(connect(server), GenerationConfig(max_new_tokens=7, sampling=sampling, seed=3, thinking="off")))
+    sampling, engine = SamplingParams(temperature=0.7, top_p=0.9, top_k=5), connect(server)
+    finished = end(ask(engine, GenerationConfig(max_new_tokens=7, sampling=sampling, seed=3, thinking="off")))
     assert (finished.thought, finished.text, finished.in_thought) == ("Hm, hm.", "Martha.", False)
     assert (finished.stats.thought_tokens, finished.stats.new_tokens) == (2, 9)
-    sent = {key: server.chats[0][key] for key in ("max_tokens", "temperature", "top_p", "top_k", "seed")}
-    assert sent == {"max_tokens": 7, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "seed": 3}
-    assert server.chats[0]["chat_template_kwargs"] == {"enable_thinking": False}
+    sent = {"max_tokens": 7, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "seed": 3}
+    sent |= {"chat_template_kwargs": {"enable_thinking": False}}
+    assert sent.items() <= server.chats[0].items()
     ask(connect(server, context=200), GenerationConfig(max_new_tokens=999))
     assert server.chats[1]["max_tokens"] < 200, "prompt and answer fit the context"
+    assert all(headers.get("authorization") == f"Bearer {HIDDEN_KEY}" for _, _, headers in server.seen)
+    assert HIDDEN_KEY not in repr((engine.info, finished, engine.config, server.chats)), "and nowhere else"
 
 
 def test_a_book_is_read_ahead_once(server: FakeServer) -> None:
@@ -137,10 +152,9 @@ def test_model_and_context_are_the_server_s_or_asked_for(server: FakeServer) -> 
     with pytest.raises(InvalidSetting, match="--context"):
         connect(server)
     server.tells("/v1/models", json_reply({"data": [CARD, {**CARD, "id": "small"}]}))
-    with pytest.raises(UnknownModel, match="big, small"):
-        connect(server)
-    with pytest.raises(UnknownModel, match="no model 'other'"):
-        connect(server, model="other")
+    for model, problem in ((None, "big, small"), ("other", "no model 'other'")):
+        with pytest.raises(UnknownModel, match=problem):
+            connect(server, model)
     assert connect(server, model="small").info.model.startswith("small @ 127.0.0.1:")
 
 
@@ -157,32 +171,35 @@ def test_what_only_a_model_here_has_is_refused(server: FakeServer) -> None:
     assert server.chats == []
 
 
-BAD: list[tuple[str, Reply, str]] = [
-    ("is an HTML page", raw(b"<html>", kind="text/html"), "not answer like"),
-    ("is JSON in place of a stream", json_reply({"choices": []}), "not answer like"),
-    ("is no JSON", stream(b"data: {nope\n\n"), "not answer like"),
-    ("is a list", stream(b"data: []\n\n"), "not answer like"),
-    ("has no choices", stream(event(x=1), DONE), "not answer like"),
-    ("has odd choices", stream(event(choices="abc"), DONE), "not answer like"),
-    ("has numbers for words", stream(event(choices=[{"delta": {"content": 5}}]), DONE), "not answer like"),
-    ("is nested", stream(b"data: " + b"[" * 100_000 + b"\n\n"), "not answer like"),
-    ("breaks off", stream(says("The"), end=False), "ended the connection"),
-    ("ends without an end", stream(says("The")), "ended the connection"),
-    ("falls silent", stream(says("The"), 9.0), "sends nothing"),
-    ("is an error amid a stream", stream(says("The"), event(error={"message": "out of memory"})), "out of memory"),
-    ("is 500", json_reply({"error": {"message": "out\nof\x1b[31m memory"}}, 500), "500"),
-    ("is 400 without words", raw(b"\xff\xfe", 400), "fewer pages"),
-    ("is 401", json_reply({"detail": "no key"}, 401), "--remote-key"),
-    ("leads elsewhere", raw(b"", 307, Location="http://127.0.0.1:9/"), "307"),
-]
+# -------------------- servers that misbehave
 
 
-@pytest.mark.parametrize(("_what", "reply", "said"), BAD, ids=[what for what, _, _ in BAD])
+BAD: dict[str, tuple[Reply, str]] = {
+    "is an HTML page": (raw(b"<html>", kind="text/html"), "not answer like"),
+    "is JSON in place of a stream": (json_reply({"choices": []}), "not answer like"),
+    "is no JSON": (stream(b"data: {nope\n\n"), "not answer like"),
+    "is a list": (stream(b"data: []\n\n"), "not answer like"),
+    "has no choices": (stream(event(x=1), DONE), "not answer like"),
+    "has odd choices": (stream(event(choices="abc"), DONE), "not answer like"),
+    "has numbers for words": (stream(event(choices=[{"delta": {"content": 5}}]), DONE), "not answer like"),
+    "is nested": (stream(b"data: " + b"[" * 100_000 + b"\n\n"), "not answer like"),
+    "breaks off": (stream(says("The"), end=False), "ended the connection"),
+    "ends without an end": (stream(says("The")), "ended the connection"),
+    "falls silent": (stream(says("The"), 9.0), "sends nothing"),
+    "is an error amid a stream": (stream(says("The"), event(error={"message": "out of memory"})), "out of memory"),
+    "is 500": (json_reply({"error": {"message": "out\nof\x1b[31m memory"}}, 500), "500"),
+    "is 400 without words": (raw(b"\xff\xfe", 400), "fewer pages"),
+    "is 401": (json_reply({"detail": "no key"}, 401), "--remote-key"),
+    "leads elsewhere": (raw(b"", 307, Location="http://127.0.0.1:9/"), "307"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
 def test_a_bad_answer_is_one_line_with_one_action(
-    server: FakeServer, _what: str, reply: Reply, said: str, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "SILENT_SECONDS", 1.0)
-    engine = connect(server)
+    engine, (reply, said) = connect(server), BAD[what]
     server.answers(reply)
     with pytest.raises(RemoteError, match=said) as caught:
         ask(engine)
@@ -192,16 +209,13 @@ def test_a_bad_answer_is_one_line_with_one_action(
     assert end(ask(engine)).text, "the next one is not harmed"
 
 
-@pytest.mark.parametrize("reply", [json_reply([]), json_reply({"data": [5]}), raw(b"[" * 100_000), json_reply({}, 404)])
-def test_a_server_that_is_none_is_told_at_the_start(server: FakeServer, reply: Reply) -> None:
-    server.tells("/v1/models", reply)
-    with pytest.raises(CoreError) as caught:
-        connect(server)
-    check_words(caught.value)
-
-
-def test_nobody_there(server: FakeServer) -> None:
+def test_a_server_that_is_none_or_has_gone_is_told(server: FakeServer) -> None:
     engine = connect(server)
+    for reply in (json_reply([]), json_reply({"data": [5]}), raw(b"[" * 100_000), json_reply({}, 404)):
+        server.tells("/v1/models", reply)
+        with pytest.raises(CoreError) as caught:
+            connect(server)
+        check_words(caught.value)
     server.shutdown()
     server.server_close()
     with pytest.raises(RemoteError, match="cannot be reached") as caught:
@@ -209,12 +223,7 @@ def test_nobody_there(server: FakeServer) -> None:
     check_words(caught.value)
 
 
-def check_words(error: CoreError) -> None:
-    for words in (error.problem, error.hint):
-        assert words and words.isprintable() and len(words) < 400 and HIDDEN_KEY not in words
-
-
-@pytest.mark.parametrize("reply", [endless, stream(300.0), stream(says("The"), 300.0)])
+@pytest.mark.parametrize("reply", [ENDLESS, stream(300.0), stream(says("The"), 300.0)])
 def test_stop_ends_the_connection_at_once(server: FakeServer, reply: Reply) -> None:
     server.answers(reply)
     engine, cancel = connect(server), threading.Event()
@@ -222,13 +231,13 @@ def test_stop_ends_the_connection_at_once(server: FakeServer, reply: Reply) -> N
     started = time.monotonic()
     finished = end(ask(engine, cancel=cancel))
     assert finished.stop_reason == "cancelled" and time.monotonic() - started < 100, "it waited for the server"
-    if reply is endless:
+    if reply is ENDLESS:
         assert server.gone.wait(SECONDS), "the server was not told"
         assert finished.text == "word " * finished.stats.new_tokens != ""
 
 
 def test_a_closed_generator_ends_the_connection(server: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
-    server.answers(endless)
+    server.answers(ENDLESS)
     engine = connect(server)
     events = engine.generate(engine.text.prompt((), Conversation().ask("Who?").turns), GenerationConfig())
     assert isinstance(next(events), PrefillProgress) and isinstance(next(events), RoundDone)
@@ -238,29 +247,13 @@ def test_a_closed_generator_ends_the_connection(server: FakeServer, caplog: pyte
     assert server.gone.wait(SECONDS) and not caplog.records, "nothing of the connection is left"
 
 
-@pytest.mark.parametrize(
-    ("url", "base"),
-    [
-        ("http://localhost:8000", "http://localhost:8000/v1"),
-        ("https://gpu.example/llm/v1/", "https://gpu.example/llm/v1"),
-        ("[::1]:8000", "http://[::1]:8000/v1"),
-        *((url, "") for url in ("", "ftp://x", "http://", "u:p@x", "mailto:x", "http://x?key=1", "http://x:y")),
-    ],
-)
-def test_an_address_is_made_complete_or_refused(url: str, base: str) -> None:
-    if base:
-        assert base_of(url) == base
-        return
-    with pytest.raises(InvalidSetting) as caught:
-        base_of(url)
-    assert ":p@" not in str(caught.value)
-
-
-def test_the_key_goes_to_the_server_and_nowhere_else(server: FakeServer) -> None:
-    server.answers(GOOD)
-    engine = connect(server)
-    finished = end(ask(engine))
-    assert all(headers.get("authorization") == f"Bearer {HIDDEN_KEY}" for _, _, headers in server.seen)
-    assert HIDDEN_KEY not in repr((engine.info, finished, engine.config, server.chats))
+def test_an_address_is_made_complete_or_refused() -> None:
+    assert base_of("http://localhost:8000") == "http://localhost:8000/v1"
+    assert base_of("https://gpu.example/llm/v1/") == "https://gpu.example/llm/v1"
+    assert base_of("[::1]:8000") == "http://[::1]:8000/v1"
+    for wrong in ("", "ftp://x", "http://", "u:p@x", "mailto:x", "http://x?key=1", "http://x:y"):
+        with pytest.raises(InvalidSetting) as caught:
+            base_of(wrong)
+        assert ":p@" not in str(caught.value)
     with pytest.raises(InvalidSetting):
         Server("http://x/v1", "ä\n")

@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.conversations.store import Conversations
-from app.runtime.sessions import MOST_SESSIONS, Session
-from app.runtime.worker import EngineWorker
+from app.runtime.sessions import MOST_SESSIONS
 from app.server import page_routes
 from app.server.page_routes import PageRoutes
 from app.ui.acts import MOST_DETAIL
@@ -33,10 +32,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_routes, "LOOK_SECONDS", 0.005)
 
 
-def asked(path: str, **query: str) -> Request:
+def request(path: str, body: bytes = b"", name: str = "", **query: str) -> Request:
     """A request that came through the server."""
-    scope = {"type": "http", "method": "GET", "path": path, "headers": []}
-    return Request(scope | {"query_string": urlencode(query).encode()})
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    scope = {"type": "http", "method": "POST" if body else "GET", "path": path, "headers": []}
+    return Request(scope | {"query_string": urlencode(query).encode(), "path_params": {"name": name}}, receive)
 
 
 class Visitor:
@@ -49,11 +52,12 @@ class Visitor:
 
     async def comes(self) -> "Visitor":
         """Connect: what is shown is drawn anew."""
-        response: Any = await self._routes.state(asked("/page/state", session=self._session_id, tab=self._tab))
+        response: Any = await self._routes.state(request("/page/state", session=self._session_id, tab=self._tab))
         assert response.media_type == "text/event-stream" and response.headers["cache-control"] == "no-store"
         self._stream: AsyncIterator[str] = response.body_iterator
         self.shown, self.messages = {}, []
         assert await anext(self._stream) == "retry: 500\n\n"
+        assert (await self.takes())["whole"] is True
         return self
 
     async def takes(self) -> dict[str, Any]:
@@ -61,6 +65,7 @@ class Visitor:
         line = await asyncio.wait_for(anext(self._stream), SECONDS)
         assert line.startswith("data: ") and line.endswith("\n\n") and line.count("\n") == 2
         message: dict[str, Any] = json.loads(line.removeprefix("data: "))
+        assert ("whole" in message) == (not self.messages)
         self.messages.append(message)
         self.shown = applied({} if message.get("whole") else self.shown, message["parts"])
         return message
@@ -68,7 +73,7 @@ class Visitor:
     async def sees(self, holds: Callable[[dict[str, Any]], object]) -> None:
         """Take messages until something is shown."""
         for _ in range(3000):
-            if self.messages and holds(self.shown):
+            if holds(self.shown):
                 return
             await self.takes()
         raise AssertionError(f"it does not come: {self.shown}")
@@ -79,8 +84,11 @@ class Visitor:
 
 
 @pytest.fixture
-def page(worker: EngineWorker, tmp_path: Path) -> PageOf:
-    return PageOf(worker, opened(worker, write_book(tmp_path)))
+def page(engine: FakeEngine, tmp_path: Path) -> Any:
+    """A page with a small book."""
+    worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
+    yield PageOf(worker, opened(worker, write_book(tmp_path)))
+    worker.close()
 
 
 @pytest.fixture
@@ -88,31 +96,26 @@ def routes(page: PageOf) -> PageRoutes:
     return PageRoutes(page.site)
 
 
-def state_of(page: PageOf, tab: str = "read") -> dict[str, Any]:
-    """What a page shows, as JSON carries it."""
-    state: dict[str, Any] = json.loads(json.dumps(Drawer(page.site, page.session, tab, PARTS).state()))
-    return state
-
-
-def without_times(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if name not in ("system", "report", "conversations")}
-
-
 # -------------------- the whole and its changes
 
 
 @pytest.mark.parametrize("tab", ["read", "library", "race", "inside", "system", "nonsense"])
 def test_the_whole_state_comes_first_and_then_only_what_changes(page: PageOf, routes: PageRoutes, tab: str) -> None:
+    timed = {"system", "report", "conversations"}
+
+    def state() -> dict[str, Any]:
+        drawn: dict[str, Any] = json.loads(json.dumps(Drawer(page.site, page.session, tab, PARTS).state()))
+        return drawn
+
     async def visit() -> None:
         visitor = await Visitor(routes, page.session.id, tab).comes()
-        assert (await visitor.takes())["whole"] is True
-        await visitor.sees(lambda shown: {*shown} == {*state_of(page, tab)})
-        assert without_times(visitor.shown) == without_times(state_of(page, tab))
+        await visitor.sees(lambda shown: {*shown} == {*state()})
+        drawn = state()
+        assert all(visitor.shown[name] == drawn[name] for name in {*drawn} - timed)
         num_before = len(visitor.messages)
         page.does("explode")
         await visitor.sees(lambda shown: "something unknown" in shown["problem"])
-        told = [name for message in visitor.messages[num_before:] for name in message["parts"]]
-        assert {*told} <= {"problem", "system", "report"} and not any("whole" in m for m in visitor.messages[1:])
+        assert {name for message in visitor.messages[num_before:] for name in message["parts"]} <= {"problem", *timed}
         await visitor.goes()
         assert page.session.num_streams == 0
 
@@ -128,7 +131,6 @@ def test_an_answer_arrives_by_additions_and_is_the_recorded_one_wherever_the_str
 
     async def visit() -> None:
         visitor = await Visitor(routes, page.session.id).comes()
-        await visitor.takes()
         page.begins("Count!")
         for number, word in enumerate(("One", "two", "three", "four", "five")):
             await visitor.sees(lambda shown, word=word: word in shown.get("live.text", "") or "five" in str(shown))
@@ -139,7 +141,7 @@ def test_an_answer_arrives_by_additions_and_is_the_recorded_one_wherever_the_str
         await visitor.sees(lambda shown: shown["chat"]["order"] and "answering" not in shown["flags"])
         if 5 in cuts:
             await visitor.goes()
-            await (await visitor.comes()).takes()
+            await visitor.comes()
         (node_id,) = visitor.shown["chat"]["order"]
         shown = visitor.shown[f"exchange:{node_id}"]
         (exchange,) = page.session.exchanges
@@ -157,7 +159,6 @@ def test_an_answer_arrives_by_additions_and_is_the_recorded_one_wherever_the_str
 def test_a_page_that_somebody_sees_is_not_forgotten(page: PageOf, routes: PageRoutes) -> None:
     async def visit() -> None:
         visitor = await Visitor(routes, page.session.id).comes()
-        await visitor.takes()
         for _ in range(2):
             for _ in range(MOST_SESSIONS - 1):
                 page.worker.sessions.enter("")
@@ -174,8 +175,6 @@ def test_two_pages_of_one_session_show_the_same_and_a_stranger_nothing_of_it(
     async def visit() -> None:
         stranger = PageOf(page.worker, "5" * 32, site=page.site)
         visitors = [await Visitor(routes, one).comes() for one in (page.session.id, page.session.id, "5" * 32)]
-        for visitor in visitors:
-            await visitor.takes()
         engine.enqueue("One Zanzibar | two.")
         page.begins("Where is Xanadu?")
         page.session.leaves["read"] = "the page of Zanzibar"
@@ -184,12 +183,11 @@ def test_two_pages_of_one_session_show_the_same_and_a_stranger_nothing_of_it(
         for _ in range(2):
             await visitors[2].takes()
         told = {name: value for name, value in visitors[2].shown.items() if name != "conversations"}  # all are listed
-        assert "Zanzibar" not in str(told) and "Xanadu" not in str(told) and "book.txt" not in str(told)
+        assert not any(word in str(told) for word in ("Zanzibar", "Xanadu", "book.txt"))
         engine.writing.set()
         await asyncio.to_thread(page.rests)
-        (node_id,) = page.ids
-        for what in (f"card:{node_id}", "race:card"):
-            response = await routes.file(asked("/page/file", session=stranger.session.id, what=what))
+        for what in (f"card:{page.ids[0]}", "race:card"):
+            response = await routes.file(request("/page/file", session=stranger.session.id, what=what))
             assert response.status_code == 204
         assert stranger.problem
         for visitor in visitors:
@@ -198,64 +196,47 @@ def test_two_pages_of_one_session_show_the_same_and_a_stranger_nothing_of_it(
     finish(visit())
 
 
-@pytest.mark.parametrize("wrong", ["", "0" * 31, "0" * 33, "G" * 32, "../" * 11, "0" * 32 + "\n", "٣" * 32])
-def test_what_is_no_session_is_refused(page: PageOf, routes: PageRoutes, wrong: str) -> None:
+# -------------------- acts, files and scripts
+
+
+def test_what_is_no_session_or_no_act_is_refused(page: PageOf, routes: PageRoutes) -> None:
+    async def act(body: object) -> tuple[int, bytes]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        response = await routes.act(request("/page/act", data))
+        return response.status_code, bytes(response.body)
+
     async def visit() -> None:
         num_before = len(page.worker.sessions.all())
-        assert (await routes.state(asked("/page/state", session=wrong))).status_code == 400
-        assert (await routes.file(asked("/page/file", session=wrong, what="race:card"))).status_code == 404
+        for wrong in ("", "0" * 31, "0" * 33, "G" * 32, "../" * 11, "0" * 32 + "\n", "٣" * 32):
+            assert (await routes.state(request("/page/state", session=wrong))).status_code == 400
+            assert (await routes.file(request("/page/file", session=wrong, what="race:card"))).status_code == 404
         assert len(page.worker.sessions.all()) == num_before
+        one = {"session": page.session.id, "id": act_id(), "act": "search:words", "values": {}}
+        assert await act(one) == await act(one) == (200, b"true") and page.session.search == "words"
+        assert await act(one | {"id": act_id(), "act": "explode"}) == (200, b"false")
+        assert (await act(one | {"id": act_id(), "act": "search:" + "x" * (MOST_DETAIL - 7)}))[0] == 200
+        for wrong_body in (
+            b"", b"{", b"[]", b"null", b"\xff", b'{"act": "\\ud800"}', b"[" * 100_000, {}, one | {"id": 3},
+            one | {"id": act_id(), "session": "z" + page.session.id},
+        ):  # fmt: skip
+            assert await act(wrong_body) == (400, b"This is no act of the page."), wrong_body
 
     finish(visit())
 
 
-# -------------------- acts, files and scripts
-
-
-def posted(body: bytes) -> Request:
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return Request({"type": "http", "method": "POST", "path": "/page/act", "headers": []}, receive)
-
-
-def test_an_act_is_answered_and_what_is_none_is_refused(page: PageOf, routes: PageRoutes) -> None:
-    def told(body: object) -> tuple[int, bytes]:
-        found: list[Response] = []
-
-        async def visit() -> None:
-            data = body if isinstance(body, bytes) else json.dumps(body).encode()
-            found.append(await routes.act(posted(data)))
-
-        finish(visit())
-        return found[0].status_code, bytes(found[0].body)
-
-    one = {"session": page.session.id, "id": act_id(), "act": "search:words", "values": {}}
-    assert told(one) == told(one) == (200, b"true") and page.session.search == "words"
-    assert told(one | {"id": act_id(), "act": "explode"}) == (200, b"false")
-    assert told(one | {"id": act_id(), "act": "search:" + "x" * (MOST_DETAIL - 7)})[0] == 200
-    for wrong in (b"", b"{", b"[]", b"null", b"\xff", b'{"act": "\\ud800"}', b"[" * 100_000, one | {"id": 3}, {}):
-        status, body = told(wrong)
-        assert status == 400 and b"This is no act of the page." in body and b"Traceback" not in body
-    assert told(one | {"id": act_id(), "session": "z" + page.session.id})[0] == 400
-
-
-async def saved(routes: PageRoutes, session: Session, what: str) -> Response:
-    return await routes.file(asked("/page/file", session=session.id, what=what))
-
-
 def test_files_of_every_kind_are_saved_and_what_is_not_there_is_told(
-    engine: FakeEngine, tmp_path: Path, start_worker: Callable[..., EngineWorker]
+    page: PageOf, routes: PageRoutes, engine: FakeEngine
 ) -> None:
-    worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
-    page = PageOf(worker, opened(worker, write_book(tmp_path)))
-    routes = PageRoutes(page.site)
     engine.enqueue("It was a dark night.")
     page.asks("Wie wár “es”; ../x?")
     for _ in PAIR:
         engine.enqueue("It was dark.")
-    raced(worker, page.session.id, PAIR)
+    raced(page.worker, page.session.id, PAIR)
     dialogue, (node_id,) = page.session.dialogue_id, page.ids
+
+    async def saved(what: str) -> Response:
+        page.session.problem = None
+        return await routes.file(request("/page/file", session=page.session.id, what=what))
 
     async def visit() -> None:
         for what, type_, ending, holds in (
@@ -265,61 +246,33 @@ def test_files_of_every_kind_are_saved_and_what_is_not_there_is_told(
             ("race:card", "text/html", ".html", "<!doctype html>"),
             ("race:json", "application/json", ".json", '"methods"'),
         ):
-            response = await saved(routes, page.session, what)
+            response = await saved(what)
             assert response.status_code == 200 and response.headers["content-type"].startswith(type_), what
             name = response.headers["content-disposition"].removeprefix("attachment; filename*=UTF-8''")
             assert name.endswith(ending) and name.isascii() and not {*'/"; '} & {*name}, name
-            assert holds in bytes(response.body).decode(), what
-            assert page.problem == ""
-        wrong_names = (
-            "",
-            "markdown",
-            "markdown:nobody",
-            "json:../../x",
-            "card:nobody",
-            "card",
-            f"pdf:{dialogue}",
-            "__",
-        )
-        for wrong in wrong_names:
-            page.session.problem = None
-            response = await saved(routes, page.session, wrong)
-            assert (response.status_code, bytes(response.body)) == (204, b"") and page.problem, wrong
-        assert (await saved(routes, Session("9" * 32), "race:card")).status_code == 404
+            assert holds in bytes(response.body).decode() and page.problem == "", what
+        for what in ("", "markdown", "markdown:nobody", "json:../../x", "card:nobody", "card", f"pdf:{dialogue}", "__"):
+            response = await saved(what)
+            assert (response.status_code, bytes(response.body)) == (204, b"") and page.problem, what
         assert page.session.race is not None
         for race in (replace(page.session.race, ended=False), None):
             page.session.race = race
-            for wrong in ("race:card", "race:nonsense"):
-                response = await saved(routes, page.session, wrong)
-                assert response.status_code == 204 and "no finished race" in page.problem
+            for what in ("race:card", "race:nonsense"):
+                assert (await saved(what)).status_code == 204 and "no finished race" in page.problem
 
     finish(visit())
-    worker.close()
 
 
 def test_only_the_scripts_of_the_page_are_served(routes: PageRoutes) -> None:
-    async def one(name: str) -> Response:
-        request = asked(f"/page/static/{name}")
-        request.scope["path_params"] = {"name": name}
-        return await routes.static(request)
-
     async def visit() -> None:
         for name, file in SERVED.items():
-            response = await one(name)
+            response = await routes.static(request("/page/static", name=name))
             assert response.status_code == 200 and bytes(response.body) == file.read_bytes()
             assert "javascript" in response.headers["content-type"]
         for wrong in ("", "theme.css", "../app.py", "..", "stream.js/", "STREAM.JS", "\0", "LICENSES.txt"):
-            assert (await one(wrong)).status_code == 404
+            assert (await routes.static(request("/page/static", name=wrong))).status_code == 404
 
     finish(visit())
-
-
-# -------------------- a page that nobody looks at
-
-
-async def settled(holds: Callable[[], object]) -> None:
-    """Wait, while the loop goes on."""
-    await asyncio.to_thread(wait_for, holds)
 
 
 def test_the_answer_of_a_page_that_has_gone_stops_and_is_kept(
@@ -328,28 +281,25 @@ def test_the_answer_of_a_page_that_has_gone_stops_and_is_kept(
     monkeypatch.setattr(page_routes, "GONE_SECONDS", 0.3)
     engine.enqueue("One two | three.")
 
+    def writes() -> object:
+        return page.worker.jobs.of(page.session.id, "answer")
+
     async def visit() -> None:
         first, second = [await Visitor(routes, page.session.id).comes() for _ in range(2)]
-        await first.takes(), await second.takes()
         page.begins("Count!")
         await first.sees(lambda shown: "two" in shown.get("live.text", ""))
         await first.goes()
         await asyncio.sleep(0.6)
-        assert page.worker.jobs.of(page.session.id, "answer"), "another page still shows it"
+        assert writes(), "another page still shows it"
         await second.goes()
         third = await Visitor(routes, page.session.id).comes()  # a reload
-        await third.takes()
         await asyncio.sleep(0.6)
-        assert page.worker.jobs.of(page.session.id, "answer") and third.shown["live.text"] == "One two "
+        assert writes() and third.shown["live.text"] == "One two "
         await third.goes()
-        await settled(lambda: not page.worker.jobs.of(page.session.id, "answer"))
+        await asyncio.to_thread(wait_for, lambda: not writes())  # while the loop goes on
         assert page.session.exchanges[0].finished.text == "One two " and not page.session.abandoned
         await third.comes()
-        await third.takes()
         assert "live" not in third.shown and len(third.shown["chat"]["order"]) == 1
         await third.goes()
 
     finish(visit())
-
-
-# -------------------- through the whole server

@@ -1,23 +1,25 @@
-"""No page of another site, and no name that is not ours, reaches anything of the running app."""
+"""No page of another site, and no name that is not ours, reaches anything of the app; and no foreign script runs."""
 
 import argparse
+import base64
+import hashlib
 import re
-import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import httpx
 import pytest
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 
 from app.runtime.worker import EngineWorker
 from app.server import request_guard, serve_page
+from app.server.privacy import PagePolicy
 from app.server.request_guard import Hosts, RequestGuard
 from tests.app.conftest import Served
-from tests.app.fakes import FOREIGN, GRADIO_WARNINGS, SECONDS, finish
+from tests.app.fakes import FOREIGN, GRADIO_WARNINGS
+from tests.app.server.asgi import Answer, Headers, ask, client, raw
 
 pytestmark = GRADIO_WARNINGS
 ServeOn = Callable[[EngineWorker], str]
-Headers = list[tuple[str, str]]
 FEWEST_ROUTES = 60  # Gradio's; fewer are found when the way to list them has changed
 
 
@@ -49,48 +51,6 @@ def foreign(port: int) -> dict[str, Headers]:
     }  # fmt: skip
 
 
-class Answer:
-    """What an app sent: status (0 for a websocket that was closed unopened), headers, body."""
-
-    def __init__(self, app: Any, scope: dict[str, Any]) -> None:
-        self.status, self.headers, self.body = -1, dict[str, str](), b""
-        finish(app(scope, self._receive, self._send))
-
-    async def _receive(self) -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def _send(self, message: dict[str, Any]) -> None:
-        match message["type"]:
-            case "http.response.start":
-                self.status = message["status"]
-                self.headers = {name.decode().lower(): value.decode() for name, value in message["headers"]}
-            case "http.response.body":
-                self.body += message.get("body", b"")
-            case "websocket.close":
-                self.status = 0
-
-
-def ask(app: Any, path: str, headers: Headers, method: str = "GET", kind: str = "http") -> Answer:
-    scope: dict[str, Any] = {"type": kind, "path": path, "raw_path": path.encode(), "query_string": b""}
-    scope |= {"root_path": "", "http_version": "1.1", "extensions": {}}
-    scope |= {"server": ("127.0.0.1", 7860), "client": ("127.0.0.1", 50000)}
-    scope |= {"method": method, "scheme": "http"} if kind == "http" else {"scheme": "ws"}
-    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers]
-    return Answer(app, scope)
-
-
-@pytest.fixture
-def app(served_page: Served) -> Any:
-    """The running application."""
-    return served_page.app
-
-
-@pytest.fixture
-def port(served_page: Served) -> int:
-    """Where it listens."""
-    return int(served_page.arguments.port)
-
-
 def routes_of(app: Any) -> list[tuple[str, str]]:
     """Every address of an app and each of its methods."""
 
@@ -108,20 +68,23 @@ def routes_of(app: Any) -> list[tuple[str, str]]:
     return sorted(set(found))
 
 
-def test_every_address_of_the_app_is_closed_to_others(app: Any, port: int) -> None:
+def test_every_address_of_the_app_is_closed_to_others(served_page: Served) -> None:
+    app = served_page.app
     routes = routes_of(app)
+    assert isinstance(app.middleware_stack, RequestGuard), "before everything that the framework adds"
     assert len(routes) > FEWEST_ROUTES and ("/gradio_api/queue/join", "POST") in routes
-    for name, headers in foreign(port).items():
+    for name, headers in foreign(served_page.arguments.port).items():
         for path, method in routes:
             answer = ask(app, path, headers, method)
             assert answer.status in (403, 421), f"{method} {path} is open to {name}"
             assert b"evil" not in answer.body and b"rebound" not in answer.body and len(answer.body) < 100
             assert not any(one.startswith("access-control-") for one in answer.headers)
         for path in {path for path, _ in routes}:
-            assert ask(app, path, headers, kind="websocket").status == 0, f"a websocket at {path} is open to {name}"
+            assert ask(app, path, headers, type="websocket").status == 0, f"a websocket at {path} is open to {name}"
 
 
-def test_our_own_page_and_programs_come_in(app: Any, port: int) -> None:
+def test_our_own_page_and_programs_come_in(served_page: Served) -> None:
+    app, port = served_page.app, served_page.arguments.port
     own, origin = ("host", f"127.0.0.1:{port}"), ("origin", f"http://127.0.0.1:{port}")
     for headers in (
         [own],
@@ -144,22 +107,15 @@ def test_our_own_page_and_programs_come_in(app: Any, port: int) -> None:
     assert ask(app, "/", [*visit, ("origin", "null")]).status == 403
 
 
-def test_five_foreign_requests_are_refused(served_page: Served, port: int) -> None:
-    address = served_page.address
-    for headers in FOREIGN:
-        answer = httpx.get(f"{address}config", headers=headers, trust_env=False, timeout=SECONDS)
-        assert answer.status_code == (421 if "Host" in headers else 403) and answer.text.count("\n") == 0
-    assert httpx.get(f"{address}config", trust_env=False, timeout=SECONDS).status_code == 200
-    with socket.create_connection(("127.0.0.1", port)) as line:
-        line.sendall(
-            b"GET /config HTTP/1.1\r\nHost: evil.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-        )
+def test_foreign_requests_are_refused_through_the_whole_server(served_page: Served) -> None:
+    with client(base_url=served_page.address) as browser:
+        for headers in FOREIGN:
+            answer = browser.get("config", headers=headers)
+            assert answer.status_code == (421 if "Host" in headers else 403) and answer.text.count("\n") == 0
+        assert browser.get("config").status_code == 200
+    shake = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ=="}
+    with raw(served_page.address, "GET /config", Host="evil.example", Sec_WebSocket_Version="13", **shake) as line:
         assert line.recv(100).split()[1] in (b"403", b"421"), "a real handshake"
-
-
-def test_the_doors_stand_before_everything_that_the_framework_adds(app: Any) -> None:
-    assert isinstance(app.middleware_stack, RequestGuard)
 
 
 def test_a_server_without_its_doors_does_not_stay(
@@ -176,11 +132,10 @@ def test_a_server_for_the_network(
     arguments.host, arguments.auth, arguments.allow_host = "0.0.0.0", "reader:long enough", ["reader.lan"]
     serve(worker)
     assert "plain http" in capsys.readouterr().err
-    with httpx.Client(trust_env=False, timeout=SECONDS, base_url=f"http://127.0.0.1:{arguments.port}") as client:
-        assert client.get("/").status_code == 200
-        assert client.get("/config").status_code == 401
+    with client(base_url=f"http://127.0.0.1:{arguments.port}") as browser:
+        assert browser.get("/").status_code == 200 and browser.get("/config").status_code == 401
         for host, status in (("reader.lan", 200), ("192.0.2.1", 421), ("rebound.example", 421)):
-            assert client.get("/", headers={"Host": f"{host}:{arguments.port}"}).status_code == status
+            assert browser.get("/", headers={"Host": f"{host}:{arguments.port}"}).status_code == status
 
 
 # -------------------- names
@@ -202,9 +157,10 @@ OTHERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("bound, host, arrived_at", [*OURS, *OTHERS])
-def test_which_names_are_ours(bound: str, host: str, arrived_at: str) -> None:
-    assert bool(Hosts(bound, 7860).origins(host, arrived_at)) is ((bound, host, arrived_at) in OURS)
+def test_which_names_are_ours() -> None:
+    for bound, host, arrived_at in (*OURS, *OTHERS):
+        is_ours = (bound, host, arrived_at) in OURS
+        assert bool(Hosts(bound, 7860).origins(host, arrived_at)) is is_ours, f"{host} of {bound}"
 
 
 def test_names_that_the_user_gives() -> None:
@@ -215,32 +171,63 @@ def test_names_that_the_user_gives() -> None:
     assert not hosts.origins("other.lan:7860", "")
 
 
-def test_the_shared_address_is_admitted_once_it_is_known() -> None:
-    hosts = Hosts("127.0.0.1", 7860)
-    assert not hosts.origins("abc.gradio.live", "127.0.0.1")
-    hosts.allow("https://abc.gradio.live")
-    assert hosts.origins("abc.gradio.live", "127.0.0.1") == ("https://abc.gradio.live",)
-    assert not hosts.origins("abd.gradio.live", "127.0.0.1")
-
-
-def test_a_page_of_the_shared_address(app: Any) -> None:
-    hosts = Hosts("127.0.0.1", 7860)
-    hosts.allow("https://abc.gradio.live")
-    shared = RequestGuard(app, hosts)
-    own = [("host", "abc.gradio.live"), ("origin", "https://abc.gradio.live")]
-    told = ask(shared, "/nowhere", [("host", "elsewhere")]).headers
-    assert request_guard.TO_OURSELVES.items() <= {name.title(): value for name, value in told.items()}.items()
-    assert ask(RequestGuard(nothing, hosts), "/config", own).status == 204
-    assert ask(RequestGuard(nothing, hosts), "/config", [own[0], ("origin", "http://abc.gradio.live")]).status == 403
-
-
-async def nothing(scope: Any, receive: Any, send: Any) -> None:
-    """An app that lets any page read its answers."""
-    headers = [(b"access-control-allow-origin", b"*"), (b"Access-Control-Allow-Credentials", b"true")]
-    await send({"type": "http.response.start", "status": 204, "headers": headers})
-    await send({"type": "http.response.body", "body": b""})
+def test_a_page_of_the_shared_address_comes_in_once_it_is_known() -> None:
+    hosts, shared = Hosts("127.0.0.1", 7860), "abc.gradio.live"
+    guard = RequestGuard(Response(status_code=204), hosts)
+    own = [("host", shared), ("origin", f"https://{shared}")]
+    assert ask(guard, "/config", own).status == 421
+    hosts.allow(f"https://{shared}")
+    assert hosts.origins(shared, "127.0.0.1") == (f"https://{shared}",)
+    assert ask(guard, "/config", own).status == 204
+    assert ask(guard, "/config", [own[0], ("origin", f"http://{shared}")]).status == 403
+    refused = ask(guard, "/config", [("host", "abd.gradio.live")])
+    assert refused.status == 421
+    assert {
+        name.lower(): value for name, value in request_guard.TO_OURSELVES.items()
+    }.items() <= refused.headers.items()
 
 
 def test_nobody_is_told_that_other_pages_may_read() -> None:
-    answer = ask(RequestGuard(nothing, Hosts("127.0.0.1", 7860)), "/", [("host", "127.0.0.1:7860")])
+    open_to_all = {"access-control-allow-origin": "*", "Access-Control-Allow-Credentials": "true"}
+    guard = RequestGuard(Response(status_code=204, headers=open_to_all), Hosts("127.0.0.1", 7860))
+    answer = ask(guard, "/", [("host", "127.0.0.1:7860")])
     assert answer.status == 204 and not any("access-control" in name for name in answer.headers)
+
+
+# -------------------- the policy of the page
+
+
+FIRST = "<script>\nfirst();</script><script src='page/static/b.js'></script>"
+PAGE = (
+    "<!doctype html><html><head><title>T</title></head><body>é<head>"
+    "<script data-x>own('<script>');</script><script src='a.js'></script></body></html>"
+)
+EVAL = ["'self'", "'unsafe-eval'"]
+
+
+def scripts(answer: Answer) -> list[str]:
+    """What a response's policy lets run."""
+    rules = answer.headers["content-security-policy"].split("; ")
+    (found,) = (rule.split()[1:] for rule in rules if rule.startswith("script-src"))
+    return found
+
+
+def test_it_stands_before_everything_else_in_a_page() -> None:
+    answer = ask(PagePolicy(HTMLResponse(PAGE), first=FIRST))
+    assert answer.body.decode() == PAGE.replace("<head>", f"<head>{FIRST}", 1)
+    assert answer.headers["content-length"] == str(len(answer.body))
+    digests = [hashlib.sha256(script).digest() for script in (b"\nfirst();", b"own('<script>');")]
+    assert scripts(answer) == [*EVAL, *(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)]
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        PlainTextResponse(PAGE),
+        HTMLResponse(PAGE, headers={"content-encoding": "gzip"}),
+        StreamingResponse(iter([PAGE[:10], PAGE[10:]]), media_type="text/html"),
+    ],
+)
+def test_what_is_no_page_sent_whole_stays_as_it_is(response: Response) -> None:
+    answer = ask(PagePolicy(response, first=FIRST))
+    assert answer.body.decode() == PAGE and scripts(answer) == EVAL, "and has no inline script"

@@ -1,14 +1,21 @@
-"""The app's start: what it refuses, and what it says then."""
+"""The app's start: what it refuses, and what it says then. Its end: by Ctrl+C or a polite signal, whatever hangs."""
 
 import argparse
 import os
+import signal
 import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from app.server import serve_page
-from core.errors import CoreError, InvalidSetting, NotPossibleHere, UnknownModel
+from core.errors import InvalidSetting, NotPossibleHere, UnknownModel
+from tests.app.fakes import SECONDS
 
 
 @pytest.mark.parametrize("changed", [{"host": "0.0.0.0"}, {"host": "192.168.0.7"}, {"host": "::"}, {"share": True}])
@@ -23,52 +30,36 @@ def test_other_machines_need_a_password_that_is_not_short(
         serve_page.run(arguments)
     assert "7letter" not in str(caught.value)
     serve_page.check_exposure("0.0.0.0", share=True, auth=serve_page.credentials("reader:secret:with colon"))
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.0.0.2"])
-def test_this_machine_needs_none(host: str) -> None:
-    for auth in (None, ("reader", "7letter")):
-        serve_page.check_exposure(host, share=False, auth=auth)
+    for host in ("127.0.0.1", "::1", "localhost", "127.0.0.2"):
+        for auth in (None, ("reader", "7letter")):
+            serve_page.check_exposure(host, share=False, auth=auth)
 
 
 def test_the_password_may_stand_in_the_environment(
     arguments: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments.model = "no-such-model"
-    arguments.share = True
+    arguments.model, arguments.share = "no-such-model", True
     monkeypatch.setenv("TRIFORCE_AUTH", "reader:long enough")
     with pytest.raises(UnknownModel):  # what comes next
         serve_page.run(arguments)
     assert "TRIFORCE_AUTH" not in os.environ, "no parser of a document inherits it"
     with pytest.raises(InvalidSetting, match="--auth"):
         serve_page.run(arguments)
-
-
-def test_half_a_password_is_refused() -> None:
     assert serve_page.credentials("reader:secret:with colon") == ("reader", "secret:with colon")
     for auth in ("reader", "reader:", ":secret", ""):
         with pytest.raises(InvalidSetting, match="NAME:PASSWORD"):
             serve_page.credentials(auth)
 
 
-def test_a_port_in_use_is_one_line_with_an_action(arguments: argparse.Namespace) -> None:
+def test_an_address_that_cannot_be_listened_at_is_one_line_with_an_action(arguments: argparse.Namespace) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", arguments.port))
         taken.listen()
         with pytest.raises(NotPossibleHere) as caught:
             serve_page.run(arguments)
     assert str(arguments.port) in caught.value.problem and f"--port {arguments.port + 1}" in caught.value.hint
-
-
-def test_a_foreign_address_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="not an address of this machine"):
         serve_page.check_port("203.0.113.7", 7860)
-
-
-def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x", encoding="utf-8")
-    with pytest.raises(CoreError, match="--data-dir"):
-        serve_page.data_dir(tmp_path / "file" / "data")
 
 
 def test_a_start_deletes_what_a_killed_program_had_unpacked(
@@ -93,3 +84,136 @@ def test_uploads_lie_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.Monk
     assert Path(os.environ["GRADIO_TEMP_DIR"]).is_relative_to(tmp_path)
     assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
     assert os.environ["NO_PROXY"].split(",")[:2] == ["intranet", "127.0.0.1"]
+
+
+# -------------------- the end, each in a process of its own
+
+
+ROOT = Path(__file__).resolve().parents[3]
+POLITE = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+SERVES = """
+    import sys, threading, time
+    from types import SimpleNamespace
+    from app.server import serve_page as main
+    from launch import parse_arguments
+
+    def serve(*_, **__):
+        {serve}
+        return SimpleNamespace(close=lambda verbose: print("page closed", flush=True))
+
+    loading = threading.Event()
+
+    def load(config):
+        loading.set()
+        while True:
+            time.sleep(60)
+
+    class Ending(main.Ending):
+        def wait(self):  # the start is over
+            loading.wait()
+            print("loads", flush=True)
+            super().wait()
+
+    main.serve, main.load, main.Ending = serve, load, Ending
+    args = parse_arguments(["--data-dir", sys.argv[1]])
+    args.port = 0
+    code = main.run(args)
+    print("Python ends", code, flush=True)
+    sys.exit(code)
+"""
+HANGS = """
+    import sys, time
+    from app.server.ending import Ending
+
+    with Ending({seconds}) as ending:
+        try:
+            print("runs", flush=True)
+            ending.wait()
+        except KeyboardInterrupt:
+            print("saving", flush=True)
+            {saving}
+            print("saved", flush=True)
+    print("left", flush=True)
+"""
+
+
+def as_a_shell_starts_it() -> None:
+    """Whoever runs the tests may ignore signals (`nohup` does), and its children would, too."""
+    for number in POLITE:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@contextmanager
+def program(code: str, *arguments: str, after: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A program, as soon as it has said `after`."""
+    if os.name != "posix":
+        pytest.skip("another system's signals cannot be sent from here")
+    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, cwd=ROOT, text=True, preexec_fn=as_a_shell_starts_it, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            assert not after or any(line.strip() == after for line in process.stdout), "it ended before"
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str], *signals: signal.Signals, typed: str = "") -> tuple[int, str, str]:
+    """Exit code and output of a program that gets signals."""
+    for number in signals:
+        process.send_signal(number)
+    out, err = process.communicate(typed, timeout=SECONDS)
+    return process.returncode, out, err
+
+
+def test_a_signal_ends_the_program_while_its_model_loads(tmp_path: Path) -> None:
+    """What a library does on the engine's thread cannot be cancelled, and Python's own end crashes on some of it."""
+    with program(SERVES.format(serve="pass"), str(tmp_path), after="loads") as process:
+        code, out, err = ended(process, signal.SIGTERM)
+    assert (code, out.split("\n")[-2], err) == (0, "page closed", "Ending.\n")
+
+
+def test_an_interrupt_that_a_library_swallows_is_not_lost(tmp_path: Path) -> None:
+    serve = """
+        try:
+            print("serves", flush=True); time.sleep(60)
+        except BaseException:
+            print("swallowed", flush=True)
+"""
+    with program(SERVES.format(serve=serve), str(tmp_path), after="serves") as process:
+        code, out, err = ended(process, signal.SIGINT)
+    assert code == 0 and "swallowed" in out and err == "Ending.\n"
+
+
+def test_what_hangs_at_the_end_is_ended_all_the_same() -> None:
+    with program(HANGS.format(seconds=0.1, saving="time.sleep(600)"), after="runs") as process:
+        code, _, err = ended(process, signal.SIGTERM)
+    assert (code, err) == (1, "Something hung for 0 s; ended all the same.\n")
+
+
+def test_impatience_does_not_cut_short_what_is_being_saved() -> None:
+    with program(HANGS.format(seconds=60, saving="sys.stdin.readline()"), after="runs") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None and process.stdout.readline() == "saving\n"
+        told = ended(process, signal.SIGINT, signal.SIGTERM, signal.SIGINT, typed="saved\n")
+    assert told == (0, "saved\nleft\n", "")
+
+
+def test_ctrl_c_amid_the_first_imports_leaves_no_traceback() -> None:
+    """Python itself is interrupted before a line of ours runs, so the signal is sent from inside."""
+    code = """
+        import os, runpy, signal, sys
+
+        class Interrupting:
+            def find_spec(self, name, *_):
+                if name == "argparse":
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        sys.argv = ["launch.py", "--help"]
+        sys.modules.pop("argparse", None)
+        sys.meta_path.insert(0, Interrupting())
+        runpy.run_path("launch.py", run_name="__main__")
+    """
+    with program(code) as process:
+        code_, _, err = ended(process)
+    assert (code_, err) == (-signal.SIGINT, "")

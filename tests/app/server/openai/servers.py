@@ -1,4 +1,4 @@
-"""Servers that end with their test: ours on a worker, in a thread with an event loop of its own."""
+"""Servers that end with their test: ours on a worker, in a thread with an event loop of its own; and a client."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -36,19 +36,9 @@ class ServedEngine(FakeEngine):
 def served(worker: EngineWorker, **options: Any) -> Iterator[str]:
     """The address of a server on a started worker."""
     port = free_port()
-    options = {"hosts": Hosts("127.0.0.1", port), **options}
-    app = Api(worker, loaded(worker), **options).app
-    with running(app, port) as url:
-        yield url
-
-
-@contextmanager
-def running(app: Any, port: int | None = None) -> Iterator[str]:
-    """The address of any ASGI application."""
-    port = port or free_port()
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=port, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
-    )
+    app = Api(worker, loaded(worker), **{"hosts": Hosts("127.0.0.1", port), **options}).app
+    config = uvicorn.Config(app, port=port, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     wait_for(lambda: server.started)

@@ -1,8 +1,10 @@
-"""The `openai` client against a real server on the bundled pair; a short text, temperature 0."""
+"""The `openai` client and others against a real server on the bundled pair; a short text, temperature 0."""
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +12,20 @@ import httpx2
 import openai
 import pytest
 
+from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
 from core.decoding.registry import FASTEST
 from core.engine import Engine
 from core.generation.session import Conversation
 from tests.app.fakes import free_port, wait_for
-from tests.app.server.openai.servers import served
+from tests.app.server.openai.servers import ServedEngine, served
+from tests.core.toys import tiny_engine, with_words
 
 ROOT = Path(__file__).parents[4]
 BOOK = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. Arthur Nash mended nets there. " * 12
 QUESTION = "Who kept the light?"
-
-
-@pytest.fixture
-def worker(bundled_worker: EngineWorker) -> EngineWorker:
-    return bundled_worker
+PLAIN: dict[str, Any] = {"extra_body": {"triforce": {"method": "autoregressive"}}}
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +34,9 @@ def client(bundled_worker: EngineWorker) -> Iterator[openai.OpenAI]:
         yield one
 
 
-def client_of(url: str, **options: Any) -> openai.OpenAI:
+def client_of(url: str) -> openai.OpenAI:
     http = httpx2.Client(verify=False, trust_env=False)
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="a key", http_client=http, max_retries=0, **options)
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="a key", http_client=http, max_retries=0)
 
 
 def asked(question: str = QUESTION, book: str = BOOK) -> list[Any]:
@@ -44,28 +44,52 @@ def asked(question: str = QUESTION, book: str = BOOK) -> list[Any]:
 
 
 def ask(client: openai.OpenAI, messages: list[Any] | None = None, **fields: Any) -> Any:
-    fields = {"model": "harbour", "max_tokens": 24, "temperature": 0, **fields}
+    fields = {"model": client.models.list().data[0].id, "max_tokens": 24, "temperature": 0, **fields}
     return client.chat.completions.create(messages=messages or asked(), **fields)
 
 
 def text_of(reply: Any) -> str:
-    return str(reply.choices[0].message.content)
+    """What a reply says, streamed or whole."""
+    if hasattr(reply, "choices"):
+        return str(reply.choices[0].message.content)
+    return "".join(part.choices[0].delta.content or "" for part in reply if part.choices)
+
+
+def read_of(reply: Any) -> int:
+    """How many tokens of the prompt were read for it."""
+    read: int = reply.usage.prompt_tokens - reply.usage.prompt_tokens_details.cached_tokens
+    return read
 
 
 def ours(part: Any) -> dict[str, Any]:
     return dict(part.model_extra["triforce"])
 
 
-def test_the_text_is_what_the_engine_writes_by_itself(client: openai.OpenAI, worker: EngineWorker) -> None:
-    def work(engine: Engine, _cancel: Any) -> Iterator[Any]:
-        prompt = Conversation(tuple(engine.text.encode(BOOK))).ask(QUESTION).prompt_ids(engine.text)
-        yield from engine.generate(prompt, GenerationConfig(max_new_tokens=24))
+def written(worker: EngineWorker, prompt: Callable[[Any], list[int]], num_tokens: int) -> tuple[Any, list[int]]:
+    """What the engine writes by itself behind a prompt, and the prompt."""
+    found: list[Any] = []
 
-    *_, finished = of_engine(worker, work)
-    reply = ask(client)
-    assert text_of(reply) == finished.text
-    assert reply.usage.prompt_tokens == finished.prompt_tokens
-    assert reply.usage.completion_tokens == finished.stats.new_tokens
+    def work(engine: Engine, _cancel: Any) -> Iterator[Any]:
+        ids = prompt(engine.text)
+        found.append(ids)
+        yield from engine.generate(ids, GenerationConfig(max_new_tokens=num_tokens))
+
+    *_, finished = worker.borrow(worker.sessions.enter("").id, work)
+    return finished, found[0]
+
+
+def test_the_text_is_what_the_engine_writes_by_itself(client: openai.OpenAI, bundled_worker: EngineWorker) -> None:
+    def prompt(text: Any) -> list[int]:
+        return Conversation(tuple(text.encode(BOOK))).ask(QUESTION).prompt_ids(text)
+
+    finished, _ = written(bundled_worker, prompt, 24)
+    fast, plain = ask(client), ask(client, **PLAIN)
+    assert text_of(fast) == text_of(plain) == finished.text
+    assert fast.usage.prompt_tokens == finished.prompt_tokens
+    assert fast.usage.completion_tokens == finished.stats.new_tokens
+    assert ours(plain)["method"] == "autoregressive" and ours(plain)["tokens_per_full_pass"] == 1
+    assert ours(fast)["method"] == FASTEST and set(ours(fast)["acceptance"]) == {"level1", "level2"}
+    assert ours(fast)["exact"] and ours(fast)["time_to_first_token_seconds"] > 0
 
 
 def test_the_book_is_read_once_over_several_requests(client: openai.OpenAI) -> None:
@@ -75,103 +99,72 @@ def test_the_book_is_read_once_over_several_requests(client: openai.OpenAI) -> N
         for number, book in enumerate(books):
             reply = ask(client, asked(question, book))
             ask(client, asked("Hello?", "A short text."))
-            seen[number].append(reply.usage.prompt_tokens - reply.usage.prompt_tokens_details.cached_tokens)
-            plain = ask(client, asked(question, book), extra_body={"triforce": {"method": "autoregressive"}})
-            assert text_of(plain) == text_of(reply)
+            seen[number].append(read_of(reply))
+            assert text_of(ask(client, asked(question, book), **PLAIN)) == text_of(reply)
     for first, *others in seen:
         assert first > 200 and max(others) < 30, "read once, whatever was asked between the questions"
 
 
 def test_a_conversation_goes_on_from_the_very_tokens_of_its_answer(client: openai.OpenAI) -> None:
     first = ask(client)
-    messages = [*asked(), {"role": "assistant", "content": text_of(first)}, {"role": "user", "content": "Where?"}]
-    second = ask(client, messages)
-    read = second.usage.prompt_tokens - second.usage.prompt_tokens_details.cached_tokens
-    assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens and read < 16
+    answer = {"role": "assistant", "content": text_of(first)}
+    second = ask(client, [*asked(), answer, {"role": "user", "content": "Where?"}])
+    assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens and read_of(second) < 16
 
 
 def test_a_stream_says_the_same_as_a_whole_answer(client: openai.OpenAI) -> None:
     whole = ask(client)
     parts = list(ask(client, stream=True, stream_options={"include_usage": True}))
-    assert parts[0].choices[0].delta.role == "assistant"
-    assert "".join(p.choices[0].delta.content or "" for p in parts if p.choices) == text_of(whole)
+    assert parts[0].choices[0].delta.role == "assistant" and text_of(parts) == text_of(whole)
     assert parts[-1].choices == [] and parts[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert parts[-2].choices[0].finish_reason == whole.choices[0].finish_reason
     assert ours(parts[-2])["acceptance"].keys() == ours(whole)["acceptance"].keys()  # rounds go by measured costs
-    without = list(ask(client, stream=True))
-    assert all(part.choices and part.usage is None for part in without)
-
-
-def test_methods_can_be_chosen_and_say_what_they_did(client: openai.OpenAI) -> None:
-    plain = ask(client, extra_body={"triforce": {"method": "autoregressive"}})
-    fast = ask(client)
-    assert text_of(plain) == text_of(fast), "exact"
-    assert ours(plain)["method"] == "autoregressive" and ours(plain)["tokens_per_full_pass"] == 1
-    figures = ours(fast)
-    assert figures["method"] == FASTEST and figures["exact"] and set(figures["acceptance"]) == {"level1", "level2"}
-    assert figures["time_to_first_token_seconds"] > 0
+    assert all(part.choices and part.usage is None for part in ask(client, stream=True))
 
 
 def test_a_seed_repeats_an_answer_and_none_does_not(client: openai.OpenAI) -> None:
-    plain = {"extra_body": {"triforce": {"method": "autoregressive"}}, "temperature": 1.5, "max_tokens": 16}
+    plain = {**PLAIN, "temperature": 1.5, "max_tokens": 16}
     one, two, other = (ask(client, seed=seed, **plain) for seed in (7, 7, 8))
     assert text_of(one) == text_of(two) != text_of(other)
     drawn = ask(client, **plain)
     assert text_of(ask(client, seed=ours(drawn)["seed"], **plain)) == text_of(drawn), "the seed is told"
 
 
-def test_an_answer_ends_at_its_limits(client: openai.OpenAI) -> None:
+def test_an_answer_ends_at_its_limits_and_can_be_continued(client: openai.OpenAI) -> None:
     whole = text_of(ask(client))
     word = whole.split()[2]
     stopped = ask(client, stop=[word])
     assert text_of(stopped) == whole[: whole.index(word)] and stopped.choices[0].finish_reason == "stop"
-    short = ask(client, max_completion_tokens=2, max_tokens=openai.omit)
-    assert short.usage.completion_tokens == 2 and short.choices[0].finish_reason == "length"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_can_be_continued(client: openai.OpenAI, stream: bool) -> None:
-    whole = text_of(ask(client))
-    beginning = text_of(ask(client, max_tokens=3))
-    messages = [*asked(), {"role": "assistant", "content": beginning}]
+    short = ask(client, max_completion_tokens=3, max_tokens=openai.omit)
+    assert short.usage.completion_tokens == 3 and short.choices[0].finish_reason == "length"
+    messages = [*asked(), {"role": "assistant", "content": text_of(short)}]
     extra = {"continue_final_message": True, "add_generation_prompt": False}
-    reply = ask(client, messages, extra_body=extra, stream=stream, stop=["no such words"])
-    rest = "".join(p.choices[0].delta.content or "" for p in reply) if stream else text_of(reply)
-    assert beginning + rest == whole
-
-
-def of_engine(worker: EngineWorker, work: Any) -> list[Any]:
-    """The events of work on the engine's thread."""
-    return list(worker.borrow(worker.sessions.enter("").id, work))
+    for stream in (False, True):
+        rest = text_of(ask(client, messages, extra_body=extra, stream=stream, stop=["no such words"]))
+        assert text_of(short) + rest == whole
 
 
 def test_log_probabilities_are_told_for_every_token(client: openai.OpenAI) -> None:
-    plain = {"extra_body": {"triforce": {"method": "autoregressive"}}}
-    for fields in ({}, {"temperature": 1.2, "seed": 3, **plain}):
+    for fields in ({}, {"temperature": 1.2, "seed": 3, **PLAIN}):
         reply = ask(client, logprobs=True, top_logprobs=2, **fields)
         content = reply.choices[0].logprobs.content
         assert "".join(one.token for one in content) == text_of(reply)
         assert all(bytes(one.bytes or []) == one.token.encode() for one in content)
         assert all(len(one.top_logprobs) == 2 and one.top_logprobs[0].logprob >= one.logprob for one in content)
-    slow = ask(client, logprobs=True, **plain).choices[0].logprobs.content
+    slow = ask(client, logprobs=True, **PLAIN).choices[0].logprobs.content
     fast = ask(client, logprobs=True).choices[0].logprobs.content
     assert [one.logprob for one in fast] == pytest.approx([one.logprob for one in slow], abs=1e-3)
     assert all(one.top_logprobs == [] for one in fast)
     parts = [part.choices[0] for part in ask(client, logprobs=True, stream=True)]
-    streamed = [one for part in parts if part.logprobs for one in part.logprobs.content]
-    assert [one.token for one in streamed] == [one.token for one in fast]
+    assert [one.token for part in parts if part.logprobs for one in part.logprobs.content] == [
+        one.token for one in fast
+    ]
 
 
-def test_a_text_goes_on_without_a_chat_template(client: openai.OpenAI, worker: EngineWorker) -> None:
-    found: list[Any] = []
-
-    def work(engine: Engine, _cancel: Any) -> Iterator[Any]:
-        ids = [*engine.text.beginning, *engine.text.encode(BOOK)]
-        found.append(ids)
-        yield from engine.generate(ids, GenerationConfig(max_new_tokens=9))
-
-    *_, finished = of_engine(worker, work)
-    (ids,) = found
+def test_a_text_goes_on_without_a_chat_template_and_is_counted(
+    client: openai.OpenAI, bundled_worker: EngineWorker
+) -> None:
+    finished, ids = written(bundled_worker, lambda text: [*text.beginning, *text.encode(BOOK)], 9)
     fields: Any = {"model": "harbour", "max_tokens": 9, "temperature": 0}
     reply = client.completions.create(prompt=BOOK, logprobs=2, **fields)
     choice = reply.choices[0]
@@ -186,32 +179,37 @@ def test_a_text_goes_on_without_a_chat_template(client: openai.OpenAI, worker: E
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(prompt=BOOK * 20, **fields)
     assert caught.value.param == "prompt" and caught.value.code == "context_length_exceeded"
+    address = {"url": f"{client.base_url}".replace("/v1/", "/tokenize"), "headers": {"Authorization": "Bearer a key"}}
+    told = httpx2.post(**address, json={"prompt": BOOK}, trust_env=False).json()
+    assert told == {"count": len(ids), "max_model_len": 2048, "tokens": ids}
+    refused = httpx2.post(**address, json={"prompt": 5}, trust_env=False)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "prompt"
 
 
 def test_responses_say_what_chat_says(client: openai.OpenAI) -> None:
     fields: Any = {"model": "harbour", "temperature": 0, "max_output_tokens": 24}
-    whole = client.responses.create(input=f"{BOOK}\n\n{QUESTION}", **fields)
-    expected = ask(client)
-    assert whole.output_text == text_of(expected) and whole.status == "completed"
+    text = f"{BOOK}\n\n{QUESTION}"
+    whole, expected = client.responses.create(input=text, **fields), ask(client)
+    assert whole.output_text == text_of(expected) and whole.status == whole.output[0].status == "completed"
     assert whole.usage and whole.usage.total_tokens == expected.usage.total_tokens
-    message: Any = {"role": "user", "content": [{"type": "input_text", "text": f"{BOOK}\n\n{QUESTION}"}]}
+    message: Any = {"role": "user", "content": [{"type": "input_text", "text": text}]}
     with client.responses.stream(input=[message], **fields) as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
         assert "".join(deltas) == stream.get_final_response().output_text == whole.output_text
-    told = client.responses.create(input=f"{BOOK}\n\n{QUESTION}", instructions="Be brief.", **fields)
+    told = client.responses.create(input=text, instructions="Be brief.", **fields)
     assert told.output_text == text_of(ask(client, [{"role": "system", "content": "Be brief."}, *asked()]))
     cut = client.responses.create(input="Hello", **{**fields, "max_output_tokens": 2})
-    assert cut.status == "incomplete" and cut.incomplete_details and cut.output_text
-    assert cut.output[0].status == "incomplete" and whole.output[0].status == "completed"
+    assert cut.status == cut.output[0].status == "incomplete" and cut.incomplete_details and cut.output_text
 
 
-def test_counts_and_the_log_have_figures_and_no_text(worker: EngineWorker, caplog: pytest.LogCaptureFixture) -> None:
+def test_counts_and_the_log_have_figures_and_no_text(
+    bundled_worker: EngineWorker, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "app.server.openai.request_log")
-    with served(worker, key="a key") as url, client_of(url) as client:
+    keyed = {"Authorization": "Bearer a key"}
+    with served(bundled_worker, key="a key") as url, client_of(url) as client:
         ask(client, stream=True).close()
         reply = ask(client)
-        assert httpx2.get(f"{url}/metrics", trust_env=False).status_code == 401, "who has the key sees them"
-        keyed = {"Authorization": "Bearer a key"}
         text = httpx2.get(f"{url}/metrics", headers=keyed, trust_env=False).text
         httpx2.get(f"{url}/{QUESTION}%0Aline", headers=keyed, trust_env=False)
     figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
@@ -243,26 +241,123 @@ def test_the_command_serves_until_it_is_interrupted() -> None:
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert server.stdout is not None
     assert f":{port}/v1" in server.stdout.readline()
+
+    def answers() -> bool:
+        try:
+            return bool(client.models.list().data)
+        except openai.APIConnectionError:
+            return False
+
     with client_of(f"http://127.0.0.1:{port}") as client:
-        wait_for(lambda: answers(client))
+        wait_for(answers)
         assert text_of(ask(client))
     server.send_signal(2)
     _output, log = server.communicate(timeout=30)
     assert server.returncode == 0 and "Traceback" not in log and "Ending." in log
 
 
-def answers(client: openai.OpenAI) -> bool:
-    try:
-        return bool(client.models.list().data)
-    except openai.APIConnectionError:
-        return False
+# -------------------- answers that follow a JSON schema
+
+FIELDS = {"keeper": {"type": "string", "maxLength": 24}, "sure": {"type": "boolean"}}
+SCHEMA = {"type": "object", "properties": FIELDS, "required": [*FIELDS], "additionalProperties": False}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "keeper", "schema": SCHEMA, "strict": True}}
 
 
-def test_a_text_is_counted(client: openai.OpenAI, worker: EngineWorker) -> None:
-    address, keyed = str(client.base_url).removesuffix("/v1/"), {"Authorization": "Bearer a key"}
-    told = httpx2.post(f"{address}/tokenize", json={"prompt": BOOK}, headers=keyed, trust_env=False).json()
-    plain = client.completions.create(model="harbour", prompt=told["tokens"], max_tokens=1)
-    assert told["count"] == len(told["tokens"]) > 200 and told["max_model_len"] == 2048
-    assert plain.usage and plain.usage.prompt_tokens == told["count"]
-    refused = httpx2.post(f"{address}/tokenize", json={"prompt": 5}, headers=keyed, trust_env=False)
-    assert refused.status_code == 400 and refused.json()["error"]["param"] == "prompt"
+@pytest.mark.skipif(find_spec("llguidance") is None, reason="llguidance is not installed (requirements-grammar.txt)")
+def test_every_method_answers_in_the_schema_and_alike(client: openai.OpenAI) -> None:
+    def checked(text: str) -> str:
+        found = json.loads(text)
+        assert found.keys() == FIELDS.keys() and isinstance(found["sure"], bool)
+        return text
+
+    options: Any = {"response_format": FORMAT, "max_tokens": 120}
+    texts = set()
+    for method in ("autoregressive", "triforce", "triforce-lookup"):
+        answer = ask(client, **options, extra_body={"triforce": {"method": method}})
+        texts.add(checked(text_of(answer)))
+        assert answer.choices[0].finish_reason == "stop"
+    assert len(texts) == 1 and text_of(ask(client)) not in texts
+    whole = ask(client, n=2, logprobs=True, **options, temperature=1.2, seed=5)
+    assert len({checked(one.message.content) for one in whole.choices}) == 2
+    assert all(token.logprob <= 0 for token in whole.choices[0].logprobs.content)
+    assert text_of(ask(client, stream=True, **options, temperature=1.2, seed=5)) == text_of(whole)
+    wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {"type": "string"}}}}
+    with pytest.raises(openai.BadRequestError, match="cannot be followed") as told:
+        ask(client, response_format=wrong)
+    assert told.value.param == "response_format"
+
+
+def test_without_its_package_a_schema_is_refused_by_name(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(openai.BadRequestError, match="requirements-grammar") as told:
+        ask(client, response_format={"type": "json_object"})
+    assert told.value.param == "response_format"
+    assert text_of(ask(client, response_format={"type": "text"}))
+
+
+# -------------------- texts that clients sent: kept in memory, and on disk where that is on
+
+
+def test_a_text_goes_to_disk_and_the_next_server_opens_it(
+    start_worker: Callable[..., EngineWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.kv_store.engine_store.WORTH_SECONDS", 0.0)
+    monkeypatch.setattr("app.server.openai.prompts.LEAST_BOOK", 100)
+    night = "It was a dark and stormy night. " * 40
+
+    def begun(books: SavedBooks) -> EngineWorker:
+        """A server of its own, with a fresh engine."""
+        return start_worker(with_words(tiny_engine(context=2048, prefill_chunk=128)), saved_books=books)
+
+    first = begun(SavedBooks(tmp_path, "always"))
+    books = first.saved_books.folder.books
+    with served(first) as url, client_of(url) as client:
+        reply = ask(client, asked("Who?", night), max_tokens=8)
+        ask(client, asked("Where?", "Then came the day. " * 60), max_tokens=8)  # pushed out before it was written
+        wait_for(lambda: len(books()) >= 1)
+        assert read_of(reply) > 200 and {book.name for book in books()} == {"sent by a program"}
+        assert read_of(ask(client, asked("When?", night), max_tokens=8)) < 30, "it was saved from memory"
+    for saved, most in ((SavedBooks(tmp_path), 30), (SavedBooks(), 2000)):  # from disk; and as a fresh engine writes it
+        with served(begun(saved)) as url, client_of(url) as client:
+            again = ask(client, asked("Who?", night), max_tokens=8)
+            assert text_of(again) == text_of(reply) and read_of(again) < most
+
+
+# -------------------- clients that nobody here wrote, each as its own documentation shows it
+
+
+WORDS = "It is the keeper."
+
+
+@pytest.fixture
+def url(start_worker: Callable[..., EngineWorker], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no list of prices from the network
+    engine = ServedEngine()
+    for _ in range(4):
+        engine.enqueue(WORDS)
+    with served(start_worker(engine), key="a key") as address:
+        yield f"{address}/v1"
+
+
+@pytest.mark.filterwarnings("ignore")  # its own
+def test_litellm(url: str) -> None:
+    litellm: Any = pytest.importorskip("litellm")
+    said = {"messages": [{"role": "user", "content": "Who?"}], "api_base": url, "api_key": "a key"}
+    reply = litellm.completion(model="openai/fake", **said)
+    assert reply.choices[0].message.content.strip() == WORDS
+    parts = litellm.completion(model="openai/fake", stream=True, **said)
+    assert "".join(part.choices[0].delta.content or "" for part in parts).strip() == WORDS
+    with pytest.raises(litellm.exceptions.BadRequestError, match="presence_penalty"):
+        litellm.completion(model="openai/fake", presence_penalty=1, **said)
+
+
+@pytest.mark.filterwarnings("ignore")  # its own
+def test_langchain(url: str) -> None:
+    langchain_openai: Any = pytest.importorskip("langchain_openai")
+    model = langchain_openai.ChatOpenAI(model="fake", base_url=url, api_key="a key")
+    reply = model.invoke("Who?")
+    assert reply.content.strip() == WORDS and reply.usage_metadata["input_tokens"] > 0
+    assert "".join(part.content for part in model.stream("Who?")).strip() == WORDS

@@ -14,26 +14,24 @@ from core.errors import BadGrammar
 ASKED = [{"role": "user", "content": "Who keeps the light?"}]
 
 
-def parsed(**fields: Any) -> Any:
-    return parse(ChatBody, {"model": "m", "messages": ASKED, **fields})
+def parsed(fields: dict[str, Any]) -> Any:
+    """A request to the address that such fields are for."""
+    kind = TextBody if "prompt" in fields else ResponseBody if "input" in fields else ChatBody
+    return parse(kind, ({"model": "m", "messages": ASKED} if kind is ChatBody else {}) | fields)
 
 
-def test_defaults_are_those_of_openai() -> None:
-    request = parsed()
+def test_fields_reach_the_engine_and_defaults_are_those_of_openai() -> None:
+    request = parsed({})
     assert [(one.role, one.text) for one in request.messages] == [("user", "Who keeps the light?")]
     assert (request.config.sampling.temperature, request.config.sampling.top_p) == (1.0, 1.0)
     assert request.config.method == "triforce" and not request.stream
-    assert parsed().config.seed != parsed().config.seed, "without a seed every answer is drawn anew"
-
-
-def test_fields_reach_the_engine() -> None:
-    config = parsed(
-        temperature=0, top_p=0.5, top_k=7, seed=-3, max_tokens=5, stop="\n", triforce={"method": "retrieval"}
-    ).config
+    assert parsed({}).config.seed != parsed({}).config.seed, "without a seed every answer is drawn anew"
+    told = {"temperature": 0, "top_p": 0.5, "top_k": 7, "seed": -3, "max_tokens": 5, "stop": "\n"}
+    config = parsed(told | {"triforce": {"method": "retrieval"}}).config
     assert config.sampling.greedy and (config.sampling.top_p, config.sampling.top_k) == (0.5, 7)
     assert (config.seed, config.max_new_tokens, config.method) == (-3, 5, "retrieval")
     assert tuple(config.stop_strings) == ("\n",)
-    assert parsed(max_tokens=5, max_completion_tokens=9).config.max_new_tokens == 9, "the newer name counts"
+    assert parsed({"max_tokens": 5, "max_completion_tokens": 9}).config.max_new_tokens == 9, "the newer name counts"
 
 
 TEXT, INPUT = {"prompt": "a"}, {"input": "a"}
@@ -76,17 +74,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-def parsed_by_address(fields: dict[str, Any]) -> Any:
-    """As the address that such fields are for."""
-    if "prompt" in fields:
-        return parse(TextBody, fields)
-    return parse(ResponseBody, fields) if "input" in fields else parsed(**fields)
-
-
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
 def test_what_cannot_be_served_is_refused_in_one_line_that_names_the_field(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as caught:
-        parsed_by_address(fields)
+        parsed(fields)
     assert caught.value.param == param and (param.partition("[")[0] in caught.value.message or param == "messages")
     assert "\n" not in caught.value.message and len(caught.value.message) < 300
     assert "--" not in caught.value.message, "the API's words"
@@ -115,20 +106,14 @@ def test_anything_else_is_a_request_or_an_error_of_one_line(fields: dict[str, An
 def test_a_schema_reaches_the_engine_from_every_address() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     named = {"name": "a", "schema": schema, "strict": True}
-    wanted = {"type": "json_schema", "json_schema": named}
-    requests = (
-        parsed(response_format=wanted),
-        parse(TextBody, {"prompt": "a", "response_format": wanted}),
-        parse(
-            ResponseBody, {"input": "a", "text": {"format": {"type": "json_schema", **named}, "verbosity": "medium"}}
-        ),
-    )
-    assert [json.loads(one.config.json_schema or "") for one in requests] == [schema] * 3
-    anything = parsed(response_format={"type": "json_object"})
-    assert anything.config.json_schema == '{"type": "object"}'
-    assert parsed(response_format={"type": "text"}).config.json_schema is None
-    assert request_error(BadGrammar("No.", hint="Leave it out."), "input").param == "text.format"
-    assert request_error(BadGrammar("No.", hint="Leave it out.")).param == "response_format"
+    wanted = {"response_format": {"type": "json_schema", "json_schema": named}}
+    text = {"text": {"format": {"type": "json_schema", **named}, "verbosity": "medium"}}
+    for fields in (wanted, TEXT | wanted, INPUT | text):
+        assert json.loads(parsed(fields).config.json_schema or "") == schema
+    for kind, told in (("json_object", '{"type": "object"}'), ("text", None)):
+        assert parsed({"response_format": {"type": kind}}).config.json_schema == told
+    for field, param in (("input", "text.format"), ("messages", "response_format")):
+        assert request_error(BadGrammar("No.", hint="Leave it out."), field).param == param
 
 
 BAD_JSON = (
@@ -137,7 +122,7 @@ BAD_JSON = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("body", BAD_JSON)
-def test_what_is_not_an_object_in_json_is_refused(body: bytes) -> None:
-    with pytest.raises(RequestError):
-        parse_json(body)
+def test_what_is_not_an_object_in_json_is_refused() -> None:
+    for body in BAD_JSON:
+        with pytest.raises(RequestError):
+            parse_json(body)

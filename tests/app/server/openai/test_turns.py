@@ -1,31 +1,28 @@
-"""One request at a time, a queue with an end, clients that go away; on a scripted engine that waits where told."""
+"""Who may come, one request at a time, a queue with an end, clients that go away; on a scripted engine."""
 
 import asyncio
 import http.client
 import json
-import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from app.cli.serve import SHORTEST_KEY, check_door
 from app.runtime.worker import EngineWorker
 from app.server.bodies import BodyLimit
 from app.server.openai.api import prompt_bytes, sending
 from app.server.openai.errors import RequestError
-from tests.app.fakes import HOLD, SECONDS, wait_for
+from app.server.request_guard import Hosts
+from core.errors import InvalidSetting
+from tests.app.fakes import FOREIGN, HOLD, SECONDS, free_port, wait_for
+from tests.app.server.asgi import ask, asked, client, raw
 from tests.app.server.openai.servers import ServedEngine, served
 
-ASKED = {"model": "fake", "messages": [{"role": "user", "content": "Who?"}], "max_tokens": 50}
-
-
-@pytest.fixture(autouse=True)
-def connections() -> Iterator[None]:
-    yield
-    while Client.open:
-        Client.open.pop().leave()
+Answer = tuple[int, dict[str, Any]]
+Begin = Callable[..., http.client.HTTPConnection]
 
 
 @pytest.fixture
@@ -34,188 +31,173 @@ def engine() -> ServedEngine:
 
 
 @pytest.fixture
-def url(engine: ServedEngine, start_worker: Callable[..., EngineWorker]) -> Iterator[str]:
-    with served(start_worker(engine), most_waiting=2) as address:
+def url(engine: ServedEngine, worker: EngineWorker) -> Iterator[str]:
+    with served(worker, most_waiting=2) as address:
         yield address
         engine.writing.set()
-        engine.reading.set()
 
 
-class Client:
-    """One connection, one request."""
+@pytest.fixture
+def begin(url: str) -> Iterator[Begin]:
+    """Send a request, on a connection of its own."""
+    connections: list[http.client.HTTPConnection] = []
 
-    open: ClassVar[list["Client"]] = []
+    def start(**fields: Any) -> http.client.HTTPConnection:
+        body = {"model": "fake", "messages": [{"role": "user", "content": "Who?"}], "max_tokens": 50, **fields}
+        connections.append(http.client.HTTPConnection(urlsplit(url).netloc, timeout=SECONDS))
+        connections[-1].request("POST", "/v1/chat/completions", json.dumps(body))
+        return connections[-1]
 
-    def __init__(self, url: str, path: str = "/v1/chat/completions", **fields: Any) -> None:
-        self.connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=SECONDS)
-        self.connection.request("POST", path, json.dumps({**ASKED, **fields}))
-        self.open.append(self)
-
-    def answer(self) -> tuple[int, dict[str, Any]]:
-        reply = self.connection.getresponse()
-        body = json.loads(reply.read())
-        self.connection.close()
-        return reply.status, body
-
-    def leave(self) -> None:
-        self.connection.close()
+    yield start
+    for connection in connections:
+        connection.close()
 
 
-def get(url: str, path: str) -> int:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=SECONDS)
-    connection.request("GET", path)
-    status = connection.getresponse().status
+def end(connection: http.client.HTTPConnection) -> Answer:
+    reply = connection.getresponse()
+    body = json.loads(reply.read())
     connection.close()
-    return status
+    return reply.status, body
 
 
-def test_requests_take_turns_and_the_queue_has_an_end(url: str, engine: ServedEngine) -> None:
+def text_of(answer: Answer) -> str:
+    return str(answer[1]["choices"][0]["message"]["content"]).strip()
+
+
+def test_requests_take_turns_and_the_queue_has_an_end(url: str, engine: ServedEngine, begin: Begin) -> None:
     engine.writing.clear()
     for word in ("one", "two", "three"):
         engine.enqueue(word)
-    clients = []
-    for number in range(3):
-        clients.append(Client(url))
-        wait_for(lambda: len(engine.configs) == 1)  # the first has its turn, the others wait
-        assert get(url, "/health") == 200, f"the loop is free with {number} waiting"
-    reply = None
+    first = begin()
+    wait_for(lambda: len(engine.configs) == 1)  # the first has its turn, the others wait
+    others, begun, refused = [begin(), begin()], time.monotonic(), list[Answer]()
 
-    def refused() -> bool:
-        nonlocal reply
-        reply = Client(url).answer()
-        return reply[0] == 503
+    def is_full() -> bool:
+        refused.append(end(begin()))
+        return refused[-1][0] == 503
 
-    wait_for(refused)  # a third one that waits is too much, once the two others have arrived
-    assert reply is not None and reply[1]["error"]["code"] == "overloaded"
+    wait_for(is_full)  # a third one that waits is too much, once the two others have arrived
+    assert refused[-1][1]["error"]["code"] == "overloaded"
+    with client() as programs:
+        assert programs.get(f"{url}/health").status_code == 200, "the loop is free"
+    time.sleep(max(0.0, begun + 0.5 - time.monotonic()))
     engine.writing.set()
-    texts = [client.answer()[1]["choices"][0]["message"]["content"].strip() for client in clients]
-    assert texts[0] == "one" and "two" in texts
+    quick, *slow = (end(one) for one in (first, *others))
+    assert text_of(quick) == "one" and "two" in [text_of(one) for one in slow]  # both of which had a place
+    told = slow[0][1]["triforce"]
+    assert quick[1]["triforce"]["queue_seconds"] < told["queue_seconds"] > 0.4
+    assert told["queue_seconds"] <= told["time_to_first_token_seconds"] < time.monotonic() - begun + 1
 
 
-def test_a_client_that_goes_away_amid_a_stream_cancels_it(url: str, engine: ServedEngine) -> None:
+def test_a_client_that_goes_away_amid_a_stream_cancels_it(engine: ServedEngine, begin: Begin) -> None:
     engine.enqueue("one two " + HOLD + " three")
-    gone = Client(url, stream=True)
-    reply = gone.connection.getresponse()
+    gone = begin(stream=True)
+    reply = gone.getresponse()
     assert b'"role"' in reply.readline()
     wait_for(lambda: not engine.writing.is_set())
     reply.close()
-    gone.leave()
-    after = Client(url)
+    gone.close()
+    after = begin()
     wait_for(lambda: len(engine.configs) == 2)  # only a cancel lets the engine go on: the gate stays shut
     engine.writing.set()
-    assert after.answer()[0] == 200
+    assert end(after)[0] == 200
 
 
-def test_a_client_that_goes_away_while_it_waits_leaves_the_queue(url: str, engine: ServedEngine) -> None:
+def test_a_client_that_goes_away_while_it_waits_leaves_the_queue(engine: ServedEngine, begin: Begin) -> None:
     engine.writing.clear()
     engine.enqueue("first")
-    first = Client(url)
+    first = begin()
     wait_for(lambda: len(engine.configs) == 1)
-    waiting = [Client(url), Client(url)]
-    wait_for(lambda: Client(url).answer()[0] == 503)
-    for client in waiting:
-        client.leave()
-    engine.enqueue("last")
+    waiting = [begin(), begin()]
+    wait_for(lambda: end(begin())[0] == 503)
+    for one in waiting:
+        one.close()
 
     def fits() -> bool:
-        nonlocal last
-        last = Client(url, max_tokens=7)
-        last.connection.sock.settimeout(0.3)
+        last = begin(max_tokens=7)
+        last.sock.settimeout(0.3)
         try:
-            return last.answer()[0] != 503
+            return end(last)[0] != 503
         except TimeoutError:  # it waits for its turn
             return True
 
-    last: Client | None = None
     wait_for(fits)
     engine.writing.set()
-    assert first.answer()[1]["choices"][0]["message"]["content"] == "first "
+    assert text_of(end(first)) == "first"
 
 
-def test_an_error_of_the_engine_is_an_error_in_json(url: str, engine: ServedEngine) -> None:
+def test_an_error_of_the_engine_is_an_error_in_json(engine: ServedEngine, begin: Begin) -> None:
     engine.enqueue(RuntimeError("boom"))
-    status, body = Client(url).answer()
+    status, body = end(begin())
     message = body["error"]["message"]
     assert status == 500 and "RuntimeError" in message and "boom" not in message, "raw texts stay in the terminal"
     engine.enqueue(RuntimeError("boom"))
-    with Client(url, stream=True).connection.getresponse() as reply:
+    with begin(stream=True).getresponse() as reply:
         assert reply.status == 200, "it had begun"
         assert b'"error"' in reply.read()
     engine.enqueue("well again")
-    assert Client(url).answer()[0] == 200
-
-
-def test_a_prompt_that_is_too_long_is_told_what_would_fit(url: str, engine: ServedEngine) -> None:
-    status, body = Client(url, messages=[{"role": "user", "content": "x" * 9000}], stream=True).answer()
+    assert text_of(end(begin())) == "well again"
+    status, body = end(begin(messages=[{"role": "user", "content": "x" * 9000}], stream=True))
     assert status == 400 and body["error"]["code"] == "context_length_exceeded"
     assert f"{engine.context - 64:,} fit" in body["error"]["message"]
 
 
+# -------------------- bodies
+
+
 def test_more_bytes_than_any_prompt_has_are_refused_before_they_are_sent(url: str) -> None:
-    with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), SECONDS) as line:
-        head = ["POST /v1/chat/completions HTTP/1.1", f"Host: {urlsplit(url).netloc}", "Content-Length: 67108864"]
-        line.sendall(("\r\n".join(head) + "\r\n\r\n").encode())
+    with raw(url, "POST /v1/chat/completions", Content_Length="67108864") as line:
         assert b" 413 " in line.recv(1000)
 
 
-class Limited:
-    """An app behind a limit of a context's size, and what came of requests."""
+@pytest.fixture
+def limit() -> Any:
+    """An app behind a limit of a context's size: it answers with what it was sent."""
 
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-        self.limit = BodyLimit(self._app, prompt_bytes(16_384), 2, RequestError.as_json)
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": (await receive())["body"]})
 
-    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
-        self.bodies.append((await receive())["body"])
-
-    async def status(self, receive: Any) -> int:
-        """200 where the app has seen it."""
-        found = [200]
-
-        async def send(message: Any) -> None:
-            found.append(message.get("status", found[-1]))
-
-        await self.limit({"type": "http", "method": "POST", "headers": []}, receive, send)
-        return found[-1]
+    return BodyLimit(app, prompt_bytes(16_384), 2, RequestError.as_json)
 
 
-def test_bodies_are_bounded_by_the_context_however_they_come() -> None:
-    limited = Limited()
-
-    def coming(*parts: bytes) -> int:
+def test_bodies_are_bounded_by_the_context_however_they_come(limit: Any) -> None:
+    def coming(*parts: bytes) -> tuple[int, bytes]:
         left = list(parts)
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
 
-        return asyncio.run(limited.status(receive))
+        answer = ask(limit, method="POST", receive=receive)
+        return answer.status, answer.body
 
-    assert prompt_bytes(16_384) == 2 << 20 and coming(b"a", b"b") == 200
-    assert coming(*[bytes(1 << 20)] * 3) == 413 and limited.bodies == [b"ab"]
+    assert prompt_bytes(16_384) == 2 << 20 and coming(b"a", b"b") == (200, b"ab")
+    assert coming(*[bytes(1 << 20)] * 2)[0] == 200 and coming(*[bytes(1 << 20)] * 2, b"a")[0] == 413
 
 
-def test_slow_senders_are_few_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def silence() -> Any:
+    await asyncio.Event().wait()
+
+
+def test_slow_senders_are_few_and_end(limit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.server.bodies.STALLED_SECONDS", 0.2)
-    limited = Limited()
-
-    async def silent() -> Any:
-        await asyncio.Event().wait()
 
     async def three() -> list[int]:
-        return list(await asyncio.gather(*(limited.status(silent) for _ in range(3))))
+        answers = await asyncio.gather(*(asked(limit, method="POST", receive=silence) for _ in range(3)))
+        return [answer.status for answer in answers]
 
     for _ in range(2):  # places are given back
         assert asyncio.run(three()) == [400, 400, 503]
 
 
-def test_a_sender_of_a_byte_now_and_then_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sender_of_a_byte_now_and_then_ends_too(limit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.server.bodies.LONGEST_SECONDS", 0.5)
 
     async def trickling() -> Any:
         await asyncio.sleep(0.01)  # never silent for long
         return {"type": "http.request", "body": b"a", "more_body": True}
 
-    assert asyncio.run(asyncio.wait_for(Limited().status(trickling), 30)) == 400
+    assert ask(limit, method="POST", receive=trickling).status == 400
 
 
 def test_a_client_that_takes_nothing_gives_its_turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,30 +211,73 @@ def test_a_client_that_takes_nothing_gives_its_turn_back(monkeypatch: pytest.Mon
         finally:
             closed.append(True)
 
-    async def silent() -> Any:
-        await asyncio.Event().wait()
-
     async def full(message: Any) -> None:
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()
 
     async def answer() -> None:
         scope: dict[str, Any] = {"type": "http", "headers": []}
-        await asyncio.wait_for(sending(parts())(scope, silent, full), SECONDS)
+        await asyncio.wait_for(sending(parts())(scope, silence, full), SECONDS)
 
     asyncio.run(answer())
     assert closed == [True]
 
 
-def test_the_time_in_the_queue_is_told(url: str, engine: ServedEngine) -> None:
-    engine.writing.clear()
-    for word in ("one", "two"):
-        engine.enqueue(word)
-    first = Client(url)
-    wait_for(lambda: len(engine.configs) == 1)
-    second, begun = Client(url), time.monotonic()
-    time.sleep(0.5)
-    engine.writing.set()
-    (quick, slow), took = (client.answer()[1]["triforce"] for client in (first, second)), time.monotonic() - begun
-    assert quick["queue_seconds"] < slow["queue_seconds"] > 0.4
-    assert slow["queue_seconds"] <= slow["time_to_first_token_seconds"] < took + 1
+# -------------------- keys, origins, and which addresses may be listened at without them
+
+
+PAGE, KEY = "http://localhost:3000", {"Authorization": "Bearer secret"}
+ADDRESSES = [("GET", "/v1/models"), ("GET", "/v1/models/fake"), ("GET", "/metrics"), ("POST", "/tokenize")]
+ADDRESSES += [("POST", f"/v1/{name}") for name in ("chat/completions", "completions", "responses")]
+
+
+def test_every_address_asks_for_the_key_and_refuses_foreign_pages(worker: EngineWorker) -> None:
+    with served(worker, key="secret") as url, client(base_url=url) as programs:
+
+        def told(headers: Any) -> tuple[int, str | None]:
+            body = {} if method == "POST" else None
+            reply = programs.request(method, path, headers=headers, json=body)
+            assert "example" not in reply.text and "secret" not in reply.text
+            assert "access-control-allow-origin" not in reply.headers
+            return reply.status_code, reply.json()["error"]["code"] if reply.is_error else None
+
+        for method, path in ADDRESSES:
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
+                assert told(headers) == (401, "invalid_api_key"), path
+            for headers in FOREIGN:
+                refusal = (421, "host_not_allowed") if "Host" in headers else (403, "origin_not_allowed")
+                assert told(KEY | headers) == refusal, path
+            assert programs.request(method, path, headers=KEY, json={}).status_code in (200, 400), path
+        assert programs.get("/health").status_code == 200, "which needs no key"
+        assert {programs.get("/health", headers=headers).status_code for headers in FOREIGN} <= {403, 421}
+        assert programs.options("/v1/models", headers={"Origin": "null"}).status_code == 403
+
+
+def test_a_named_host_and_the_pages_of_a_named_origin_are_let_in(worker: EngineWorker) -> None:
+    hosts = Hosts("127.0.0.1", free_port(), ["models.lan"])
+    with (
+        served(worker, key="secret", hosts=hosts, origins=[f"{PAGE}/"]) as url,
+        client(base_url=f"{url}/v1/", headers=KEY | {"Host": "models.lan"}) as programs,
+    ):
+        assert programs.get("models").status_code == 200
+        assert programs.get("models", headers={"Host": "other.lan"}).status_code == 421
+        far = {"Origin": PAGE, "Sec-Fetch-Site": "cross-site"}
+        reply = programs.get("models", headers=far)
+        assert reply.status_code == 200 and reply.headers["access-control-allow-origin"] == PAGE
+        assert programs.get("models", headers=far | {"Host": "rebound.example"}).status_code == 421
+        assert programs.get("models", headers=far | {"Origin": "http://localhost:3001"}).status_code == 403
+        asked = programs.options("chat/completions", headers={"Origin": PAGE, "Authorization": ""})
+        assert asked.status_code == 204 and "POST" in asked.headers["access-control-allow-methods"]
+
+
+def test_other_machines_need_a_key() -> None:
+    check_door("127.0.0.1", None)
+    check_door("127.0.0.1", "secret")
+    check_door("0.0.0.0", "s" * SHORTEST_KEY)
+    for host, key, problem in (
+        ("0.0.0.0", "s" * (SHORTEST_KEY - 1), "short"),
+        ("0.0.0.0", None, "--api-key"),
+        *(("127.0.0.1", key, "header") for key in ("", " ", "ä", "a\nb")),
+    ):
+        with pytest.raises(InvalidSetting, match=problem):
+            check_door(host, key)
