@@ -1,7 +1,5 @@
 """Selection policies by name: those that ship, those of others, and that no text depends on them."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -18,11 +16,8 @@ from core.caches.policies import (
     selection_policy,
 )
 from core.config import RetrievalConfig
-from core.engine import Engine
 from core.errors import InvalidSetting
 from tests.core.toys import answer, random_prompt, tiny_engine, tiny_shape
-
-ROOT = Path(__file__).parents[3]
 
 
 class Oldest(TopChunks):
@@ -33,39 +28,32 @@ class Oldest(TopChunks):
 
 
 @pytest.fixture(autouse=True)
-def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "SELECTION_POLICIES", dict(SELECTION_POLICIES))
-
-
-def chosen(engine: Engine, name: str) -> tuple[tuple[int, ...], Tensor]:
-    """The text, and the chunks that were held at its end."""
-    engine._levels.chunks = RetrievalConfig(budget=96, chunk_size=8, local_window=32, policy=name)
-    engine._levels._chooser = selection_policy(engine._levels.full, engine._levels.chunks)
-    engine._levels.retrieval.set_policy(engine._levels._chooser)
-    object.__setattr__(engine.config, "retrieval", engine._levels.chunks)
-    finished = answer(engine, random_prompt(400), tokens=16)
-    return finished.token_ids, engine._levels.retrieval.held_chunks()
+    for _ in range(2):  # a module that is imported twice
+        register_policy("oldest", Oldest)
 
 
 def test_a_policy_of_one_s_own_chooses_and_texts_stay() -> None:
-    register_policy("oldest", Oldest)
-    register_policy("oldest", Oldest)  # a module that is imported twice
-    plain, built_in = chosen(tiny_engine(budget=96), "landmark")
-    own, held = chosen(tiny_engine(budget=96), "oldest")
+    found = {}
+    for name in ("landmark", "oldest"):
+        levels = (engine := tiny_engine(budget=96))._levels
+        levels.chunks = RetrievalConfig(budget=96, chunk_size=8, local_window=32, policy=name)
+        levels._chooser = selection_policy(levels.full, levels.chunks)
+        levels.retrieval.set_policy(levels._chooser)
+        object.__setattr__(engine.config, "retrieval", levels.chunks)
+        found[name] = answer(engine, random_prompt(400), tokens=16).token_ids, levels.retrieval.held_chunks()
+    (plain, built_in), (own, held) = found.values()
     assert own == plain
     assert torch.equal(held[0, 0], torch.arange(held.shape[2])) and not torch.equal(held, built_in)
 
 
 def test_a_policy_of_one_s_own_finds_landmarks_in_host_memory_too() -> None:
-    assert [name for name in SELECTION_POLICIES if not needs_landmarks(RetrievalConfig(policy=name))] == [
-        "verification",
-        "attention",
-    ]
-    assert needs_landmarks(RetrievalConfig(policy="oldest"))
-    kept = [
-        FullCache(tiny_shape(), 64, 8, offload=Offload(block_rows=16), landmarks=needed) for needed in (True, False)
-    ]
-    assert [cache.has_landmarks(0) for cache in kept] == [True, False]
+    needed = {name: needs_landmarks(RetrievalConfig(policy=name)) for name in policies.SELECTION_POLICIES}
+    assert needed == {"verification": False, "landmark": True, "attention": False, "oldest": True}
+    for landmarks in (True, False):
+        full = FullCache(tiny_shape(), 64, 8, offload=Offload(block_rows=16), landmarks=landmarks)
+        assert full.has_landmarks(0) is landmarks
 
 
 def test_names_are_taken_once_and_unknown_ones_refused() -> None:
@@ -74,7 +62,6 @@ def test_names_are_taken_once_and_unknown_ones_refused() -> None:
     with pytest.raises(InvalidSetting, match="no selection policy 'newest'") as unknown:
         check_policy("newest")
     assert "landmark, attention" in unknown.value.hint
-    register_policy("oldest", Oldest)
     check_policy("attention", shared=True)
     with pytest.raises(InvalidSetting, match="other processes"):
         check_policy("oldest", shared=True)
