@@ -1,7 +1,7 @@
 """Greedy texts that go on repeating themselves end, at the same token with every method."""
 
 import random
-from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -13,15 +13,10 @@ from tests.core.toys import answer, random_prompt, tiny_engine
 
 
 def loops_by_counting(tokens: list[int]) -> bool:
-    """By the definition, every length of a piece and every number of repeats."""
-    for size in range(1, LONGEST_LOOP + 1):
-        piece = tokens[-size:]
-        times = next(
-            n for n in range(1, 1000) if tokens[len(tokens) - (n + 1) * size : len(tokens) - n * size] != piece
-        )
-        behind = tokens[: len(tokens) - times * size][::-1]  # a part of one more piece may stand before them
-        part = next((n for n, token in enumerate(behind) if n >= size or token != piece[-1 - n]), len(behind))
-        if times >= LOOP_TIMES and times * size + part >= LOOP_TOKENS:
+    """By the definition: how far back each length of a piece goes on as it is."""
+    for size in range(1, min(LONGEST_LOOP, len(tokens)) + 1):
+        same = next((n for n in range(size, len(tokens)) if tokens[-1 - n] != tokens[-1 - n % size]), len(tokens))
+        if same >= max(LOOP_TIMES * size, LOOP_TOKENS):
             return True
     return False
 
@@ -44,11 +39,8 @@ def test_every_method_ends_a_loop_at_the_same_token_and_nobody_else_does(monkeyp
     monkeypatch.setattr(decode_loop, "loops", in_loop := lambda tokens: list(tokens).count(tokens[-1]) >= 3)
     engine, prompt = tiny_engine(), random_prompt(300, 1)
 
-    def written(
-        method: str, temperature: float = 0.0, *, end_loops: bool = True, so_far: Sequence[int] = ()
-    ) -> Finished:
-        sampling = SamplingParams(temperature=temperature)
-        return answer(engine, prompt, method, 60, sampling=sampling, end_loops=end_loops, written=so_far)
+    def written(method: str, **settings: Any) -> Finished:
+        return answer(engine, prompt, method, 60, **{"end_loops": True, **settings})
 
     whole = written("autoregressive", end_loops=False)
     assert whole.stop_reason == "max_new_tokens"
@@ -56,6 +48,6 @@ def test_every_method_ends_a_loop_at_the_same_token_and_nobody_else_does(monkeyp
     for method in ("autoregressive", "triforce", "lookup"):
         ended = written(method)
         assert ended.stop_reason == "repeating" and ended.token_ids == whole.token_ids[:first]
-    assert written("lookup", 1.0).stop_reason == "max_new_tokens"
-    more = written("lookup", so_far=whole.token_ids[:first])
+    assert written("lookup", sampling=SamplingParams(temperature=1.0)).stop_reason == "max_new_tokens"
+    more = written("lookup", written=whole.token_ids[:first])
     assert more.stop_reason == "repeating" and len(more.token_ids) >= first + 3, "who wants more of it can have it"
