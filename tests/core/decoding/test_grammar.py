@@ -16,7 +16,7 @@ from core.config import SamplingParams
 from core.decoding.grammar import Grammar, Thought
 from core.decoding.origin import Origin
 from core.decoding.sampling import TokenSampler, to_probs
-from core.decoding.speculative import AutoregressiveProposer, NoProposer, Passes, SampledModel, Speculative, alone
+from core.decoding.speculative import AutoregressiveProposer, Passes, SampledModel, Speculative, alone
 from core.decoding.verify import Guess
 from tests.core.decoding.test_output_law import START, Law, enumerated
 
@@ -140,7 +140,7 @@ class Guessing:
 
 def test_guesses_that_the_grammar_forbids_are_never_committed() -> None:
     full, lookup = models(5, *[grammar()] * 3)[2], Guessing()
-    assert error_of(Speculative(NoProposer(), full, 0, lookup=lookup), full) < 1e-5  # type: ignore[arg-type]
+    assert error_of(Speculative(None, full, 0, lookup=lookup), full) < 1e-5  # type: ignore[arg-type]
 
 
 # -------------------- masks

@@ -15,7 +15,7 @@ from torch import Tensor
 from core.caches.tokens import Context
 from core.decoding.origin import Origin
 from core.decoding.sampling import TokenSampler
-from core.decoding.speculative import AutoregressiveProposer, NoProposer, Proposer, Rule, Speculative, alone
+from core.decoding.speculative import AutoregressiveProposer, Proposer, Rule, Speculative, alone
 from core.decoding.verify import Guess, Verdict, verify
 from tests.core.toys import EnumeratingSampler, TableModel
 
@@ -164,7 +164,7 @@ class Repeating:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_lookups_alone_and_before_a_draft_leave_the_law_alone(seed: int, draft: bool) -> None:
     small, retrieval, full = tables(seed, 2)
-    proposer: Proposer = AutoregressiveProposer(TableModel("draft", small)) if draft else NoProposer()
+    proposer = AutoregressiveProposer(TableModel("draft", small)) if draft else None
     for lies in (False, True):
         lookup: Any = Repeating(lies=lies)
         level1 = Speculative(proposer, TableModel("retrieval", retrieval), int(draft), lookup=lookup)
