@@ -1,8 +1,8 @@
 """What an exact answer must be, found without the engine under test.
 
-Greedy tokens are held against plain decoding by an engine that nobody has used, and for a share of answers against
-transformers' own `generate`. Where they part, transformers' logits tell a tie within rounding from a mismatch. Sampled
-tokens become uniform numbers by the probabilities of one pass of transformers, without any cache (see `uniformity`).
+Greedy tokens are held against transformers' own `generate`. Where they part, transformers' logits tell a tie within
+rounding from a mismatch. Sampled tokens become uniform numbers by the probabilities of one pass of transformers,
+without any cache (see `uniformity`).
 """
 
 import math
@@ -26,7 +26,6 @@ from core.engine_info import NEAR_TIE_GAP
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import StopReason, TokenRecord
 from core.generation.text import ChatText
-from tests.core.toys import last_event
 from tests.exactness.uniformity import ORDERS, Pool, following, leaning, transformed
 from tests.exactness.worlds import World
 
@@ -34,7 +33,6 @@ TIE = NEAR_TIE_GAP[torch.float32]  # gap of logits that rounding explains
 MASS_TIE = 1e-4  # the same in probability, where top-p cuts
 SAME_PROBABILITY = 1e-3  # largest difference between the engine's and the reference's probability of a token
 AHEAD = 8  # tokens that plain decoding writes beyond those asked for: the answer may be continued
-SHARE_BY_STOCK = 0.1  # of greedy answers that transformers' generate writes too
 
 
 @dataclass(slots=True)
@@ -121,20 +119,16 @@ def listening() -> Iterator[Listener]:
 class Reference:
     """Judges the answers of one case: counts in `outcome`, tells `wrong` of mismatches."""
 
-    def __init__(self, world: World, context: int, seed: int, outcome: Outcome, wrong: Callable[[str], object]) -> None:
-        self._world, self._context = world, context + 4 * LONGEST_ROUND
-        self._rng, self._outcome, self._wrong = random.Random(seed), outcome, wrong
+    def __init__(self, world: World, seed: int, outcome: Outcome, wrong: Callable[[str], object]) -> None:
+        self._world, self._rng, self._outcome, self._wrong = world, random.Random(seed), outcome, wrong
         self._plain: dict[tuple[int, ...], list[int]] = {}  # by prompt
 
     def greedy(self, base: Sequence[int], tokens: Sequence[int]) -> bool:
         """Whether `tokens` behind `base`, a prompt or a text that was sampled, are plain decoding's without a tie."""
-        at, start, clean, counts = 0, list(base), True, self._outcome.counts
+        at, start, clean = 0, list(base), True
         while at < len(tokens):
             rest = list(tokens[at:])
             expected = self.plain(start, len(rest))
-            if self._rng.random() < SHARE_BY_STOCK:
-                expected = self._world.stock_text(start, len(rest))
-                counts["tokens: by transformers' generate too"] += len(rest)
             shared = common_prefix(expected, rest)
             at += shared
             if at == len(tokens):
@@ -147,19 +141,16 @@ class Reference:
                     f"plain decoding writes {expected[shared]} ({other:.3g} below)"
                 )
                 break
-            counts["near ties"] += 1
+            self._outcome.counts["near ties"] += 1
             at += 1
             start = [*base, *tokens[:at]]
         return clean
 
     def plain(self, prompt: Sequence[int], num_tokens: int) -> list[int]:
-        """Plain decoding, by an engine of its own for each prompt."""
+        """Plain decoding."""
         known = self._plain.get(tuple(prompt), [])
         if len(known) < num_tokens:
-            config = GenerationConfig(method="autoregressive", max_new_tokens=num_tokens + AHEAD)
-            finished = last_event(self._world.plain_engine(self._context).generate(list(prompt), config))
-            assert len(finished.token_ids) == num_tokens + AHEAD
-            known = self._plain[tuple(prompt)] = list(finished.token_ids)
+            known = self._plain[tuple(prompt)] = self._world.stock_text(prompt, num_tokens + AHEAD)
         return known[:num_tokens]
 
     def sampled(

@@ -61,7 +61,7 @@ class _Playing:
         self.setup, self.book, self.outcome = case.setup(), case.first_book(), Outcome()
         self.world = world_of(self.setup)
         self.engine, self.text = self.world.engine(self.setup), self.world.text
-        self.reference = Reference(self.world, self.setup.context, case.number, self.outcome, self.wrong)
+        self.reference = Reference(self.world, case.number, self.outcome, self.wrong)
         self.conversation = Conversation(tuple(self.text.encode(self.book)))
         self.last = _Written()
         self.files_are_whole = True

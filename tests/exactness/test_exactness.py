@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams
-from core.decoding.sampling import TokenSampler, to_probs
+from core.decoding.sampling import TokenSampler
 from core.decoding.speculative import Rule, alone
 from core.decoding.verify import verify
 from core.generation.decode_loop import Answer
@@ -183,9 +183,3 @@ def test_replayed_random_numbers_give_neighbouring_u() -> None:
             again = written_by(verify, q, other, 20, seed if replayed else seed + 500)
             sums[replayed] += following(u_of(again, other, seed + 1), first)
     assert sums[True][1] ** 2 / sums[True][2] > 25 > 9 > sums[False][1] ** 2 / sums[False][2]
-
-
-def test_probabilities_of_the_reference_are_those_that_tokens_are_drawn_with() -> None:
-    p = to_probs(torch.tensor([[2.0, 1.0, 0.0]]), SamplingParams(temperature=0.5)).double()
-    own = transformed(p, torch.tensor([1]), p, torch.tensor([0.25], dtype=torch.float64))
-    assert float(own) == pytest.approx(float(p[0, 0] + 0.25 * p[0, 1]))

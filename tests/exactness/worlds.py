@@ -1,4 +1,4 @@
-"""Where cases take place: tiny random models, and the bundled pair. Each world has engines and independent references.
+"""Where cases take place: tiny random models, and the bundled pair; each has engines and an independent reference.
 
 A reference shares nothing with an engine under test but the weights, which nobody writes to.
 """
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from core.caches import full
-from core.config import DraftConfig, EngineConfig, RetrievalConfig
+from core.config import EngineConfig
 from core.engine import Engine
 from core.engine_builder import LoadedPair, PairFiles
 from core.generation import interleave
@@ -40,10 +40,6 @@ class World:
 
     def engine(self, setup: Setup) -> Engine:
         """The engine under test."""
-        raise NotImplementedError
-
-    def plain_engine(self, context: int) -> Engine:
-        """An engine for plain decoding that nobody has used: resident, nothing ends its answers early."""
         raise NotImplementedError
 
     @torch.inference_mode()
@@ -72,11 +68,6 @@ def config_of(setup: Setup) -> EngineConfig:
         retrieval=setup.retrieval,
         draft=setup.draft,
     )
-
-
-def plain_config(context: int) -> EngineConfig:
-    small, draft = RetrievalConfig(budget=32, chunk_size=8, local_window=16), DraftConfig(window=68)
-    return EngineConfig(context=context, device="cpu", placement="resident", retrieval=small, draft=draft)
 
 
 @lru_cache(maxsize=128)
@@ -120,18 +111,13 @@ class TinyWorld(World):
         graphs = Graphs(CPU, record=False) if setup.graphs else None
         return Engine(config, plan, self.text, models, offload=offload or None, graphs=graphs)
 
-    def plain_engine(self, context: int) -> Engine:
-        config = plain_config(context)
-        plan = make_plan(sized(self._target.dims), None, config, MACHINE)
-        return Engine(config, plan, LetterChat(), LoadedModels(target=self._target))
-
 
 class BundledWorld(World):
     """The bundled pair, loaded once."""
 
     def __init__(self) -> None:
         self._files = PairFiles.find("harbour", "auto")
-        config = plain_config(8192)
+        config = EngineConfig(context=8192, device="cpu", placement="resident")
         self._pair = LoadedPair.load(self._files, config, self._plan(config), CPU)
         self.text = self.engine_of(config).text
 
@@ -154,11 +140,6 @@ class BundledWorld(World):
     def engine(self, setup: Setup) -> Engine:
         assert not setup.eos_ids
         return self.engine_of(config_of(setup), self._self_draft if setup.self_draft else None)
-
-    def plain_engine(self, context: int) -> Engine:
-        engine = self.engine_of(plain_config(context))
-        engine.text = ChatText(self._pair.tokenizer, frozenset(), self._files.entry.chat_template)  # without an end
-        return engine
 
 
 @lru_cache(maxsize=1)
