@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from core.caches.base import CpuShare, FixedRows, KVShape, LayerStore, Moving
-from core.caches.full_parts import Gathered, Mark, Offload, Suffix, means_of
+from core.caches.full_parts import Mark, Offload, Suffix
 from core.caches.layer_storage import SHORT_PASS, OffloadedLayer, ResidentLayer
 from core.caches.marks import Marks
 from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE, QueryLog
@@ -23,6 +23,7 @@ from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
 from core.ops.host_attention import HostAttention
 from core.ops.reach import Asked
+from core.ops.scaled_rows import widened
 from core.ops.streams import to_device
 from core.ops.transfer import HostRows
 
@@ -184,9 +185,8 @@ class FullCache:
 
     def _mark(self, layer: int, first: int, last: int, keys: Tensor) -> None:
         """Compute the landmarks of chunks [first, last) from the keys [H_kv, n, D] that begin there."""
-        self._landmarks[layer][:, first:last] = means_of(
-            keys[:, : (last - first) * self.chunk_size], self.chunk_size, self.shape.dtype
-        )
+        whole = widened(keys[:, : (last - first) * self.chunk_size], self.shape.dtype)
+        self._landmarks[layer][:, first:last] = whole.reshape(len(whole), last - first, self.chunk_size, -1).mean(2)
 
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Exact causal attention to all rows; also logs the queries."""
@@ -379,9 +379,10 @@ class FullCache:
         """Keys and values of tokens [start, stop), each [H_kv, stop - start, D]; a copy of rows in host memory."""
         return self._layers[layer].rows(start, stop)
 
-    def gather(self, layer: Tensor, head: Tensor, chunk: Tensor) -> Iterator[Gathered]:
+    def gather(self, layer: Tensor, head: Tensor, chunk: Tensor) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
         """Copies of chosen chunks on the device, layer by layer; layer, head and chunk numbers are [N] int64 each.
 
+        Yields a layer, [n] int64 indices into these numbers, and k, v [n, chunk_size * D].
         Waits for the device once, to read the numbers; for offloaded layers the host then gathers beside the copies.
         """
         away = torch.tensor([store.chunks_away(self.chunk_size) for store in self._layers])
@@ -396,4 +397,4 @@ class FullCache:
         for number, (indices, host) in enumerate(zip(which, hosts, strict=True)):
             if len(indices):
                 k, v = self._layers[number].gather(head[indices], chunk[indices], host, self.chunk_size)
-                yield Gathered(number, indices, k, v)
+                yield number, indices, k, v

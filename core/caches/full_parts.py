@@ -1,9 +1,8 @@
-"""Arguments and results of the full cache: where layers lie, chosen chunks, the end of a conversation, marks."""
+"""Arguments and results of the full cache: where layers lie, the end of a conversation, marks."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from core.caches.base import KVShape
@@ -11,7 +10,6 @@ from core.caches.layer_storage import piece_shape
 from core.caches.query_log import SavedQueries
 from core.caches.running_state import Point
 from core.caches.window_layer import WindowRows
-from core.ops.scaled_rows import widened
 from core.ops.transfer import PrefetchRing
 
 
@@ -30,15 +28,6 @@ class Offload:
         return PrefetchRing(piece, shape.kv_dtype, shape.device, self.num_slots, self.group)
 
 
-class Gathered(NamedTuple):
-    """Chosen chunks of one layer."""
-
-    layer: int
-    which: Tensor  # [n] int64: indices into the requested chunks
-    k: Tensor  # [n, chunk_size * D]
-    v: Tensor
-
-
 class Suffix(NamedTuple):
     """The end of a conversation, set aside."""
 
@@ -55,9 +44,3 @@ class Mark(NamedTuple):
 
     queries: Tensor  # the newest ones [L, H, W, D] of the layers that attend to all tokens
     votes: dict[int, Tensor]  # of the newest tokens, by layer: [H_kv, C]
-
-
-def means_of(keys: Tensor, chunk_size: int, dtype: torch.dtype) -> Tensor:
-    """Landmarks: mean keys [H_kv, C, D] of whole chunks of keys [H_kv, n, width] as they are kept."""
-    wide = widened(keys, dtype)
-    return wide.reshape(len(keys), -1, chunk_size, wide.shape[2]).mean(2)

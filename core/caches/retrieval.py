@@ -148,15 +148,11 @@ class RetrievalCache:
                 kernel.move_chunks(rows.v[number], self.v[number], where, self._full.chunk_size)
             return
         numbers = torch.tensor(self.shape.full_layers, dtype=torch.int64)
-        layer = numbers.to(layer.device)[layer] if self.shape.reaches else layer
+        layer, size = numbers.to(layer.device)[layer] if self.shape.reaches else layer, self._full.chunk_size
         for number, which, k, v in self._full.gather(layer, head, chunk):
-            self._put(number, head[which], slot[which], k, v)
-
-    def _put(self, layer: int, heads: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Chunks k, v [N, chunk_size * D] of heads into their slots, [N] each."""
-        size = self._full.chunk_size
-        by_chunk(self.k[layer][0], size)[heads, slots] = k
-        by_chunk(self.v[layer][0], size)[heads, slots] = v
+            heads, slots = head[which], slot[which]
+            by_chunk(self.k[number][0], size)[heads, slots] = k
+            by_chunk(self.v[number][0], size)[heads, slots] = v
 
     def _copy_recent(self, start: int, stop: int) -> None:
         """Take over the full cache's rows of recent tokens [start, stop)."""

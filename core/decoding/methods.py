@@ -22,14 +22,7 @@ from core.decoding.ngram_lookup import Lookup, TokenIndex
 from core.decoding.pace import LOOKUP_AT_MOST, MOST_LAG, Pace
 from core.decoding.registry import Method, check_method, default_method
 from core.decoding.sampling import TokenSampler
-from core.decoding.speculative import (
-    AutoregressiveProposer,
-    NoProposer,
-    Passes,
-    SampledModel,
-    Speculative,
-    alone,
-)
+from core.decoding.speculative import AutoregressiveProposer, Passes, SampledModel, Speculative, alone
 from core.decoding.stats import LevelStats
 from core.decoding.verify import Verdict
 from core.errors import UnsupportedModel
@@ -98,7 +91,7 @@ class Decoder:
             lowest = stands_in and not self.levels
             lookup = self._make_lookup(method, sampled) if method.lookup_at_least else None
             self._top = Speculative(
-                NoProposer() if lowest else self._top,
+                None if lowest else self._top,
                 sampled,
                 0 if lowest else gammas[number],
                 lookup=lookup,

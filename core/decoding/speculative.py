@@ -180,6 +180,7 @@ class Speculative:
     """A proposer and a verifier. Its tokens are distributed exactly as if the verifier had drawn them.
 
     Args:
+        proposer: None: only lookups guess, and gamma is 0.
         gamma: guesses a round, 0 to draw from the verifier alone; may be changed between rounds, based on earlier
             rounds.
         rule: how a guess is verified; only tests use another rule than `verify`.
@@ -189,7 +190,7 @@ class Speculative:
 
     def __init__(
         self,
-        proposer: Proposer,
+        proposer: Proposer | None,
         verifier: LanguageModel,
         gamma: int,
         rule: Rule = verify,
@@ -211,6 +212,7 @@ class Speculative:
         guess = self._lookup.guess(context) if self._lookup else None
         self.proposed = guess is None and self.gamma > 0
         if self.proposed:
+            assert self._proposer is not None, "nobody can be asked for a guess"
             started = self.clock()
             guess = yield from self._proposer.propose(context, self.gamma, sampler)
             seconds = (self.clock() - started) / len(guess.tokens)
@@ -241,15 +243,5 @@ class Speculative:
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on, at this level and below."""
         self._verifier.truncate(length)
-        self._proposer.truncate(length)
-
-
-class NoProposer:
-    """Proposes nothing: used below a verifier whose only guesses are lookups."""
-
-    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Passes[Guess]:
-        """Never called: the level's gamma is 0."""
-        raise AssertionError("nobody was asked for a guess")
-
-    def truncate(self, length: int) -> None:
-        """It has no cache."""
+        if self._proposer is not None:
+            self._proposer.truncate(length)

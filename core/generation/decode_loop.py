@@ -229,18 +229,14 @@ class Answer:
             return "repeating"
         return None
 
-    def finish(self) -> str:
-        """The whole text, including any that was held back."""
+    def finished(self) -> Finished:
+        """The last event of an answer that has ended, with the whole text, including any that was held back."""
+        assert self.stop_reason is not None, "the answer goes on"
         self._thought.append(self._inner.flush())
         if not self._watcher.stopped:
             self._shown.append(self._watcher.push(self._stream.flush()) + self._watcher.flush())
-        return "".join(self._shown)
-
-    def finished(self) -> Finished:
-        """The last event of an answer that has ended."""
-        assert self.stop_reason is not None, "the answer goes on"
         return Finished(
-            text=self.finish(),
+            text="".join(self._shown),
             token_ids=tuple(self.token_ids),
             stop_reason=self.stop_reason,
             stats=self.stats(),

@@ -37,7 +37,7 @@ class Conversation:
         return replace(self, turns=self.turns[:turn])
 
     def prompt_ids(self, text: PromptText, thinking: str | None = None) -> list[int]:
-        """All tokens up to where the answer to the last question begins. `thinking`: see `LocalText.pieces`."""
+        """All tokens up to where the answer to the last question begins. `thinking`: see `ChatText.pieces`."""
         return text.prompt(self.book_ids, self.turns, thinking)
 
     def opening_ids(self, text: PromptText, thinking: str | None = None) -> list[int]:

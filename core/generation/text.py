@@ -16,7 +16,16 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from core.errors import InvalidSetting
-from core.generation.thinking import FINAL, Channels, Tags, ThoughtReader, marks_of, switches_of
+from core.generation.thinking import (
+    FINAL,
+    ChannelReader,
+    Channels,
+    TagReader,
+    Tags,
+    ThoughtReader,
+    marks_of,
+    switches_of,
+)
 
 if TYPE_CHECKING:
     from core.decoding.grammar import Matcher
@@ -76,28 +85,7 @@ class PromptText(Protocol):
         """Everything before the first question."""
 
     def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn], thinking: str | None = None) -> list[int]:
-        """The conversation so far, up to where the model answers the last turn. `thinking`: see `LocalText.pieces`."""
-
-
-class LocalText(PromptText, Protocol):
-    """What the tokenizer and the chat template of a model of this machine add."""
-
-    @property
-    def beginning(self) -> Sequence[int]:
-        """The special tokens that this tokenizer puts before a text without a chat template."""
-
-    def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
-        """Template text before, between and behind messages of these roles. Raises CoreError if there is none.
-
-        Args:
-            thinking: a wish that the template supports (`core.generation.thinking`); None: the model's default.
-        """
-
-    def without_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        """The tokens of an answer without its thought, for later prompts."""
-
-    def thought_over(self, prompt_ids: list[int], written: Sequence[int]) -> list[int]:
-        """The prompt of an answer whose text has begun, without an open thought that `written` does not end."""
+        """The conversation so far, up to where the model answers the last turn. `thinking`: see `ChatText.pieces`."""
 
 
 class ChatText:
@@ -141,7 +129,7 @@ class ChatText:
             ends = [self.pieces(ROLES[:1], wish)[-1] for wish in (None, *switches)]
         except InvalidSetting:  # the first prompt reports it
             return
-        self._open_ends = [end for end in ends if self.marks.ends_open(end)]
+        self._open_ends = [end for end in ends if isinstance(self.marks, Tags) and self.marks.ends_open(end)]
         if not switches and self._open_ends:
             self.switches = {"on": {}}
         self.thinks = next((wish for wish, options in self.switches.items() if shown(options) == usual), "")
@@ -162,7 +150,7 @@ class ChatText:
 
     @property
     def beginning(self) -> Sequence[int]:
-        """See `LocalText`."""
+        """The special tokens that this tokenizer puts before a text without a chat template."""
         alone = cast(list[int], self._tokenizer("", verbose=False)["input_ids"])
         return [token for token in alone if token not in self.eos_ids or token == self._tokenizer.bos_token_id]
 
@@ -213,6 +201,8 @@ class ChatText:
     def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
         """Template text before, between and behind messages of these roles, as token ids; the model's answer follows.
 
+        Args:
+            thinking: a wish that the template supports (`core.generation.thinking`); None: the model's default.
         Raises:
             InvalidSetting: the model's chat format has no place for such messages, or does not know the wish.
         """
@@ -257,11 +247,11 @@ class ChatText:
 
     def without_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         """The tokens of an answer that begins with a thought, without it: what later prompts have."""
-        reader = self._reader(inside=self.marks is not None and self.marks.opened_before(token_ids))
+        reader = self._reader(inside=isinstance(self.marks, Tags) and self.marks.opened_before(token_ids))
         return tuple(token for token in token_ids if reader is None or reader.push(token) == "answer")
 
     def thought_over(self, prompt_ids: list[int], written: Sequence[int]) -> list[int]:
-        """See `LocalText`."""
+        """The prompt of an answer whose text has begun, without an open thought that `written` does not end."""
         marks, reader = self.marks, self.thoughts(prompt_ids)
         if not isinstance(marks, Tags) or reader is None or not reader.thinking or marks.closing in written:
             return prompt_ids
@@ -281,9 +271,12 @@ class ChatText:
         def blank(token: int) -> bool:
             return token not in self.eos_ids and not self.decode([token]).strip()
 
-        return self.marks.reader(
-            inside=inside, blank=blank, final=lambda ids: self.decode(ids).strip().startswith(FINAL)
-        )
+        if isinstance(self.marks, Tags):
+            return TagReader(self.marks, inside, blank)
+        return ChannelReader(self.marks, lambda ids: self.decode(ids).strip().startswith(FINAL))
+
+
+LocalText = ChatText  # the text of an engine of this machine
 
 
 def check_thinking(wish: str | None, offered: Sequence[str]) -> None:

@@ -38,10 +38,6 @@ class Tags:
         """Whether an answer with a thought began inside it."""
         return next((token == self.closing for token in ids if token in (self.opening, self.closing)), False)
 
-    def reader(self, *, inside: bool, blank: Blank, final: Callable[[Sequence[int]], bool]) -> "TagReader":
-        """`inside`: the prompt has opened the thought."""
-        return TagReader(self, inside, blank)
-
 
 class TagReader:
     """Sorts an answer's tokens by `Tags`: a thought at the beginning of the answer; later marks are text."""
@@ -67,22 +63,12 @@ class TagReader:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Messages with headers; all but the final one are thought."""
+    """Messages with headers, which the model writes itself; all but the final one are thought."""
 
     start: int
     channel: int
     message: int
     end: int
-
-    def ends_open(self, _ids: Sequence[int]) -> bool:
-        """The model writes every header itself."""
-        return False
-
-    opened_before = ends_open
-
-    def reader(self, *, inside: bool, blank: Blank, final: Callable[[Sequence[int]], bool]) -> "ChannelReader":
-        """`final`: whether a header's tokens name the answer's channel."""
-        return ChannelReader(self, final)
 
 
 class ChannelReader:

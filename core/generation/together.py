@@ -63,46 +63,19 @@ class _Seat:
         return None
 
 
-class Together:
-    """The answers that are being decoded, by number, each with its caches."""
-
-    def __init__(self) -> None:
-        self._seats: dict[int, _Seat] = {}
-
-    def __len__(self) -> int:
-        return len(self._seats)
-
-    def join(self, number: int, answer: Answer) -> None:
-        """Add an answer, from the next step on."""
-        self._seats[number] = _Seat(answer)
-
-    def leave(self, number: int) -> None:
-        """End an answer, perhaps in the middle of its round; committed tokens stay."""
-        self._seats.pop(number, None)
-
-    def step(self) -> list[tuple[int, RoundDone]]:
-        """One pass of one model for all answers that need it now; returns the rounds that it has completed.
-
-        Answers with a `stop_reason` are removed.
-        """
-        if not self._seats:
-            return []
-        for seat in self._seats.values():
-            seat.start()
-        first = max(self._seats.values(), key=lambda seat: seat.above)
-        level = [
-            (number, seat)
-            for number, seat in self._seats.items()
-            if seat.above == first.above and seat.wanted.model.module is first.wanted.model.module
-        ]
-        rounds = []
-        for (number, seat), logits in zip(level, logits_together([seat.wanted for _, seat in level]), strict=True):
-            done = seat.give(logits)
-            if done is not None:
-                rounds.append((number, done))
-                if seat.answer.stop_reason is not None:
-                    self.leave(number)
-        return rounds
+def _step(seats: dict[int, _Seat]) -> list[tuple[int, RoundDone]]:
+    """One pass of one model for all answers that need it now; returns the rounds that it has completed, by number."""
+    for seat in seats.values():
+        seat.start()
+    first = max(seats.values(), key=lambda seat: seat.above, default=None)
+    level = [
+        (number, seat)
+        for number, seat in seats.items()
+        if first and seat.above == first.above and seat.wanted.model.module is first.wanted.model.module
+    ]
+    logits = logits_together([seat.wanted for _, seat in level]) if level else []
+    rounds = [(number, seat.give(one)) for (number, seat), one in zip(level, logits, strict=True)]
+    return [(number, done) for number, done in rounds if done is not None]
 
 
 Opened = Callable[[Question], Generator[PrefillProgress, None, Answer]]  # reads; returns the answer, ready to begin
@@ -116,7 +89,7 @@ def answered_together(opened: Opened, questions: Sequence[Question], most: int) 
     Args:
         opened: reads prompts into separate caches.
     """
-    together, waiting = Together(), deque(range(len(questions)))
+    waiting, seats = deque(range(len(questions))), dict[int, _Seat]()
     answers: dict[int, Answer] = {}  # those that have not told their end
     while waiting or answers:
         while waiting and len(answers) < most:
@@ -125,14 +98,14 @@ def answered_together(opened: Opened, questions: Sequence[Question], most: int) 
                 continue
             answers[number] = yield from _in_lane(number, opened(questions[number]))
             if answers[number].stop_reason is None:
-                together.join(number, answers[number])
-        for number in answers:
-            if questions[number].cancelled and answers[number].stop_reason is None:
-                answers[number].stop_reason = "cancelled"
-                together.leave(number)
-        for number, done in together.step():
+                seats[number] = _Seat(answers[number])
+        for number in [number for number in seats if questions[number].cancelled]:
+            answers[number].stop_reason = "cancelled"  # perhaps in the middle of a round; committed tokens stay
+            del seats[number]
+        for number, done in _step(seats):
             yield LaneEvent(number, done)
         for number in [number for number in answers if answers[number].stop_reason is not None]:
+            seats.pop(number, None)
             yield LaneEvent(number, answers.pop(number).finished())  # frees its caches
 
 

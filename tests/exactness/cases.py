@@ -1,10 +1,10 @@
 """Cases of the exactness suite: an engine and a program of what a user may do with it, drawn from one number.
 
-A case is data: equal numbers give equal cases, so whatever one of them finds can be played again alone.
+Equal numbers give equal cases, so whatever one of them finds can be played again alone.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,6 +29,18 @@ METHOD_WEIGHTS = {
     "autoregressive": 6,
     "streamingllm": 3,
     "h2o": 3,
+}
+KIND_WEIGHTS = {
+    "ask": 20,  # a further question
+    "edit": 17,  # another question in place of an earlier one; what followed it goes
+    "regenerate": 12,  # the last question once more
+    "go_on": 28,  # with the last answer
+    "race": 8,  # several methods answer a question in turns; the first lane's answer stays
+    "open": 8,  # another book, or this one changed
+    "reopen": 6,  # the book goes to disk; a new engine gets it from there
+    "compare": 3,  # the last answer with itself, and with one that differs
+    "look": 3,  # where in the book an answer to the last prompt would look
+    "forget": 1,  # the engine is closed and used again
 }
 MOST_NEW_TOKENS = 80
 
@@ -74,108 +86,14 @@ class Wanted:
     stop_at: float | None = None  # where in a greedy answer, as a share, there is a stop string
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A further question."""
-
-    question: str
-    wanted: Wanted
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Another question in place of an earlier one; what followed it goes."""
-
-    turn: float  # of those there are, as a share
-    question: str
-    wanted: Wanted
-
-
-@dataclass(frozen=True, slots=True)
-class Regenerate:
-    """The last question once more."""
-
-    wanted: Wanted
-
-
-@dataclass(frozen=True, slots=True)
-class Continue:
-    """Go on with the last answer."""
-
-    share: float  # of its tokens that stay
-    alike: bool  # by the same method and sampling as before, as who presses a button does
-    wanted: Wanted
-
-
-@dataclass(frozen=True, slots=True)
-class Race:
-    """Several methods answer a question in turns; the first lane's answer stays."""
-
-    question: str
-    lanes: tuple[Wanted, ...]
-    interruption: Interruption | None
-    after: int  # events
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Another book, or this one changed."""
-
-    book: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reopen:
-    """The book goes to disk; a new engine gets it from there."""
-
-    placement: PlacementWish
-    stop_after: int | None  # events after which fetching is cancelled
-    damaged: float | None  # where in the file a bit is flipped, as a share
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """Two texts behind the last prompt are compared: the last answer with itself, and with one that differs."""
-
-    at: float  # of the answer's tokens, as a share
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Where in the book an answer to the last prompt would look."""
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """The engine is closed and used again."""
-
-
-Action = Ask | Edit | Regenerate | Continue | Race | Open | Reopen | Compare | Look | Forget
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A program for one conversation."""
-
-    number: int
-    world: World
-    setup: Setup
-    book: str
-    actions: tuple[Action, ...]
-
-    @property
-    def name(self) -> str:
-        """As the command line takes it."""
-        return {"tiny": "", "bundled": "b", "windowed": "w"}[self.world] + str(self.number)
-
-
-def draw_case(number: int, world: World = "tiny", flavour: Flavour = "mixed") -> Case:
-    """The case of a number."""
+def drawing_of(number: int, world: World = "tiny", flavour: Flavour = "mixed") -> "Drawing":
+    """What draws the case of a number."""
     rng = random.Random(f"{world} {flavour} {number}")
     if flavour == "mixed" and number % CONTINUED_EVERY == CONTINUED_EVERY - 1:
         flavour = "continued"
-    drawings: dict[World, type[_Drawing]] = {"tiny": _Tiny, "bundled": _Bundled, "windowed": _Windowed}
-    return drawings[world](rng, flavour).case(number)
+    drawing = {"tiny": Drawing, "bundled": _Bundled, "windowed": _Windowed}[world](rng, flavour)
+    drawing.number, drawing.world = number, world
+    return drawing
 
 
 class LetterChat(Letters):
@@ -188,101 +106,105 @@ class LetterChat(Letters):
         return [[0, 2], *([3 + number % 2, 0] for number in range(len(roles)))]
 
 
-class _Drawing:
-    """What both worlds draw alike."""
+class Drawing:
+    """Draws a case of tiny models: the engine, then what a user does, as it is played."""
 
+    number: int
     world: World
     most_actions = 8
+    letters = Letters.alphabet[2:]
 
     def __init__(self, rng: random.Random, flavour: Flavour) -> None:
         self.rng, self.flavour = rng, flavour
         self.retrieval = self.draw_retrieval()
 
-    def case(self, number: int) -> Case:
-        setup, book = self.setup(), self.first_book()
-        self.book = book
-        actions = [self.ask()]
-        while len(actions) < self.rng.randint(3, self.most_actions):
-            actions.append(self.go_on() if self.flavour == "continued" else self.action())
-        return Case(number=number, world=self.world, setup=setup, book=book, actions=tuple(actions))
-
-    # -------------------- the world's own
-
-    def setup(self) -> Setup:
-        raise NotImplementedError
-
-    def first_book(self) -> str:
-        raise NotImplementedError
-
-    def other_book(self) -> str:
-        raise NotImplementedError
-
-    def question(self) -> str:
-        raise NotImplementedError
-
-    def stop_string(self) -> str:
-        raise NotImplementedError
+    @property
+    def name(self) -> str:
+        """As the command line takes it."""
+        return {"tiny": "", "bundled": "b", "windowed": "w"}[self.world] + str(self.number)
 
     def draw_retrieval(self) -> RetrievalConfig:
-        raise NotImplementedError
-
-    # -------------------- actions
-
-    def action(self) -> Action:
-        kinds = {
-            self.ask: 20,
-            self.edit: 17,
-            self.regenerate: 12,
-            self.go_on: 28,
-            self.race: 8,
-            self.open: 8,
-            self.reopen: 6,
-            self.compare: 3,
-            self.look: 3,
-            self.forget: 1,
-        }
-        return self.rng.choices(list(kinds), list(kinds.values()))[0]()
-
-    def ask(self) -> Action:
-        return Ask(self.question(), self.wanted())
-
-    def edit(self) -> Action:
-        return Edit(self.rng.random(), self.question(), self.wanted())
-
-    def regenerate(self) -> Action:
-        return Regenerate(self.wanted())
-
-    def go_on(self) -> Action:
-        alike = self.flavour == "continued" or self.rng.random() < 0.7
-        whole = self.flavour == "continued" or self.rng.random() < 0.75
-        return Continue(1.0 if whole else self.rng.random(), alike, self.wanted())
-
-    def race(self) -> Action:
         rng = self.rng
-        budget = self.budget()
-        lanes = [self.wanted(most=30) for _ in range(rng.randint(2, 4))]
-        lanes = [Wanted(config=replace(lane.config, budget=budget)) for lane in lanes]
-        kind: Interruption | None = rng.choice(("cancel", "close")) if rng.random() < 0.2 else None
-        return Race(self.question(), tuple(lanes), kind, rng.randint(1, 30))
+        chunk, window = rng.choice((4, 8, 8, 16)), rng.choice((16, 32, 64))
+        least = -(-(window + 2 * chunk) // chunk)
+        return RetrievalConfig(
+            budget=chunk * (least + int(rng.expovariate(1 / rng.choice((2, 8, 40))))),
+            chunk_size=chunk,
+            local_window=window,
+            query_window=rng.choice((1, 4, 8, 24)),
+            neighbor_bonus=rng.choice((0.0, 0.5, 1.0)),
+            reselect_interval=rng.choice((1, 4, 8, 32)),
+            policy=rng.choice(("landmark", "landmark", "attention")),
+        )
 
-    def open(self) -> Action:
-        self.book = self.other_book()
-        return Open(self.book)
-
-    def reopen(self) -> Action:
+    def setup(self) -> Setup:
         rng = self.rng
-        placement: PlacementWish = rng.choice(("resident", "resident", "split", "offloaded"))
-        stop_after = rng.randint(1, 3) if rng.random() < 0.2 else None
-        return Reopen(placement, stop_after, rng.random() if rng.random() < 0.15 else None)
+        heads, kv_heads = rng.choice(((2, 1), (4, 4), (4, 2), (4, 1), (6, 2)))
+        num_sink = rng.choice((1, 4, 4))
+        placement: PlacementWish = rng.choice(("resident",) * 7 + ("split", "offloaded", "offloaded"))
+        eos = frozenset(rng.sample(range(2, VOCAB), rng.choice((0, 1, 1, 2))))
+        return Setup(
+            pair=Pair(
+                family=rng.choice(tuple(FAMILIES)),
+                layers=rng.choice((1, 2, 2, 3)),
+                heads=heads,
+                kv_heads=kv_heads,
+                seed=rng.randrange(12),
+                noise=0.15 if self.flavour == "sampled" else rng.choice((0.0, 0.02, 0.05, 0.15, 0.15, 0.4, None)),
+            ),
+            context=rng.choice((384, 512, 768, 1024)),
+            prefill_chunk=rng.choice((32, 64, 96, 256)),
+            retrieval=self.retrieval,
+            draft=DraftConfig(num_sink=num_sink, window=num_sink + rng.choice((64, 64, 96, 160))),
+            placement=placement,
+            block_rows=rng.choice((None, 32, 64)) if placement != "resident" else None,
+            cpu_attention_share=rng.choice((None, 0.5)) if placement != "resident" else None,
+            graphs=placement == "resident" and rng.random() < 0.15,
+            self_draft=rng.random() < 0.1,
+            eos_ids=frozenset() if self.flavour == "continued" else eos,
+        )
 
-    def compare(self) -> Action:
-        return Compare(self.rng.random())
+    # -------------------- texts
 
-    def look(self) -> Action:
-        return Look()
+    def some(self, most: int) -> str:
+        return "".join(self.rng.choices(self.letters, k=self.rng.randint(1, most)))
 
-    def forget(self) -> Action:
-        return Forget()
+    def text(self, num_tokens: int) -> str:
+        """Letters of which a share comes again and again, as phrases do, so that lookups and chunks find something."""
+        rng = self.rng
+        phrases = [self.some(24) for _ in range(6)]
+        share, parts = rng.choice((0.0, 0.3, 0.7)), ""
+        while len(parts) < num_tokens:
+            parts += rng.choice(phrases) if rng.random() < share else self.some(16)
+        return parts[:num_tokens]
+
+    def first_book(self) -> str:
+        return self.text(int(self.rng.triangular(20, 480, 240)))
+
+    def other_book(self, book: str) -> str:
+        """Another one, or this one changed."""
+        rng = self.rng
+        if rng.random() < 0.4:
+            return self.first_book()
+        kept = book[: int(len(book) * rng.random())]
+        return kept + self.text(rng.randint(10, 200))
+
+    def question(self) -> str:
+        return self.some(30)
+
+    def stop_string(self) -> str:
+        return self.some(2)
+
+    def kinds(self) -> Iterator[str]:
+        """What the user does, one after the other, of KIND_WEIGHTS."""
+        number, kind = 1, "ask"
+        yield kind
+        while number < self.rng.randint(3, self.most_actions):
+            kind = "go_on"
+            if self.flavour != "continued":
+                kind = self.rng.choices(list(KIND_WEIGHTS), list(KIND_WEIGHTS.values()))[0]
+            yield kind
+            number += 1
 
     # -------------------- answers
 
@@ -295,10 +217,9 @@ class _Drawing:
 
     def wanted(self, most: int = MOST_NEW_TOKENS) -> Wanted:
         rng = self.rng
+        length = rng.randint(30, 80) if self.flavour == "sampled" else 1 + int(rng.expovariate(1 / 18))
         config = GenerationConfig(
-            max_new_tokens=min(
-                most, rng.randint(30, 80) if self.flavour == "sampled" else 1 + int(rng.expovariate(1 / 18))
-            ),
+            max_new_tokens=min(most, length),
             sampling=self.sampling(),
             speculation=self.speculation(),
             method=self.method(),
@@ -344,84 +265,8 @@ class _Drawing:
         )
 
 
-class _Tiny(_Drawing):
-    world: World = "tiny"
-    letters = Letters.alphabet[2:]
-
-    def draw_retrieval(self) -> RetrievalConfig:
-        rng = self.rng
-        chunk, window = rng.choice((4, 8, 8, 16)), rng.choice((16, 32, 64))
-        least = -(-(window + 2 * chunk) // chunk)
-        return RetrievalConfig(
-            budget=chunk * (least + int(rng.expovariate(1 / rng.choice((2, 8, 40))))),
-            chunk_size=chunk,
-            local_window=window,
-            query_window=rng.choice((1, 4, 8, 24)),
-            neighbor_bonus=rng.choice((0.0, 0.5, 1.0)),
-            reselect_interval=rng.choice((1, 4, 8, 32)),
-            policy=rng.choice(("landmark", "landmark", "attention")),
-        )
-
-    def setup(self) -> Setup:
-        rng = self.rng
-        heads, kv_heads = rng.choice(((2, 1), (4, 4), (4, 2), (4, 1), (6, 2)))
-        num_sink = rng.choice((1, 4, 4))
-        placement: PlacementWish = rng.choice(("resident",) * 7 + ("split", "offloaded", "offloaded"))
-        eos = frozenset(rng.sample(range(2, VOCAB), rng.choice((0, 1, 1, 2))))
-        return Setup(
-            pair=Pair(
-                family=rng.choice(tuple(FAMILIES)),
-                layers=rng.choice((1, 2, 2, 3)),
-                heads=heads,
-                kv_heads=kv_heads,
-                seed=rng.randrange(12),
-                noise=0.15 if self.flavour == "sampled" else rng.choice((0.0, 0.02, 0.05, 0.15, 0.15, 0.4, None)),
-            ),
-            context=rng.choice((384, 512, 768, 1024)),
-            prefill_chunk=rng.choice((32, 64, 96, 256)),
-            retrieval=self.retrieval,
-            draft=DraftConfig(num_sink=num_sink, window=num_sink + rng.choice((64, 64, 96, 160))),
-            placement=placement,
-            block_rows=rng.choice((None, 32, 64)) if placement != "resident" else None,
-            cpu_attention_share=rng.choice((None, 0.5)) if placement != "resident" else None,
-            graphs=placement == "resident" and rng.random() < 0.15,
-            self_draft=rng.random() < 0.1,
-            eos_ids=frozenset() if self.flavour == "continued" else eos,
-        )
-
-    def some(self, most: int) -> str:
-        return "".join(self.rng.choices(self.letters, k=self.rng.randint(1, most)))
-
-    def text(self, num_tokens: int) -> str:
-        """Letters of which a share comes again and again, as phrases do, so that lookups and chunks find something."""
-        rng = self.rng
-        phrases = [self.some(24) for _ in range(6)]
-        share, parts = rng.choice((0.0, 0.3, 0.7)), ""
-        while len(parts) < num_tokens:
-            parts += rng.choice(phrases) if rng.random() < share else self.some(16)
-        return parts[:num_tokens]
-
-    def first_book(self) -> str:
-        return self.text(int(self.rng.triangular(20, 480, 240)))
-
-    def other_book(self) -> str:
-        rng = self.rng
-        if rng.random() < 0.4:
-            return self.first_book()
-        kept = self.book[: int(len(self.book) * rng.random())]
-        return kept + self.text(rng.randint(10, 200))
-
-    def question(self) -> str:
-        return self.some(30)
-
-    def stop_string(self) -> str:
-        return self.some(2)
-
-
-class _Windowed(_Tiny):
+class _Windowed(Drawing):
     """Models with windows of 16 tokens, soft caps, sinks, or layers that read the keys of others."""
-
-    world: World = "windowed"
 
     def setup(self) -> Setup:
         drawn = super().setup()
@@ -429,22 +274,17 @@ class _Windowed(_Tiny):
         pair = replace(drawn.pair, family=self.rng.choice(WINDOWED), layers=2, heads=4, kv_heads=4, windowed=True)
         return replace(drawn, pair=pair, graphs=False)
 
-    def reopen(self) -> Action:  # their books are not kept on disk
-        return self.open()
 
+class _Bundled(Drawing):
+    """The bundled pair, with books and questions in words."""
 
-class _Bundled(_Drawing):
-    world: World = "bundled"
     most_actions = 6
 
     def draw_retrieval(self) -> RetrievalConfig:
         rng = self.rng
         chunk, window = rng.choice((8, 16)), rng.choice((32, 64, 128))
-        return RetrievalConfig(
-            budget=16 * (-(-(window + 2 * chunk) // 16) + int(rng.expovariate(0.1))),
-            chunk_size=chunk,
-            local_window=window,
-        )
+        budget = 16 * (-(-(window + 2 * chunk) // 16) + int(rng.expovariate(0.1)))
+        return RetrievalConfig(budget=budget, chunk_size=chunk, local_window=window)
 
     def setup(self) -> Setup:
         rng = self.rng
@@ -466,11 +306,11 @@ class _Bundled(_Drawing):
         self.questions = book.questions
         return book.text
 
-    def other_book(self) -> str:
+    def other_book(self, book: str) -> str:
         rng = self.rng
         if rng.random() < 0.3:
             return self.first_book()
-        paragraphs = self.book.split("\n\n")
+        paragraphs = book.split("\n\n")
         at = rng.randrange(len(paragraphs))
         new = write_book(rng.getrandbits(31), 100).text.split("\n\n")[1]
         return "\n\n".join([*paragraphs[:at], new, *paragraphs[at + 1 :]])

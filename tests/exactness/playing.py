@@ -4,7 +4,6 @@ import math
 import tempfile
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,81 +12,25 @@ from typing import Any
 
 from core.config import GenerationConfig
 from core.decoding.registry import EXACT_METHODS
-from core.engine import Engine
 from core.errors import ContextTooSmall
 from core.generation.decode_loop import LONGEST_ROUND
-from core.generation.events import Finished, LaneEvent, PrefillProgress, RoundDone
+from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.generation.session import Conversation
 from core.kv_store.bookfile import SUFFIX
 from core.kv_store.engine_store import BookStore
 from core.kv_store.folder import BookFolder
-from tests.exactness.cases import (
-    Ask,
-    Case,
-    Compare,
-    Continue,
-    Edit,
-    Forget,
-    Look,
-    Open,
-    Race,
-    Regenerate,
-    Reopen,
-    Wanted,
-)
-from tests.exactness.judging import Reference, Verdict, ending_of, shown_text
-from tests.exactness.listening import Committed, Listener, listening
-from tests.exactness.uniformity import Pool
-from tests.exactness.worlds import World, quick, world_of
+from tests.exactness.cases import Drawing, Wanted
+from tests.exactness.judging import Committed, Listener, Outcome, Reference, ending_of, listening, shown_text
+from tests.exactness.worlds import quick, world_of
 
 Tell = Callable[[str], None]
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What one case has shown, or several together."""
-
-    cases: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    actions: Counter[str] = field(default_factory=Counter)
-    methods: Counter[str] = field(default_factory=Counter)  # answers by method
-    endings: Counter[str] = field(default_factory=Counter)  # answers by how they ended
-    setups: Counter[str] = field(default_factory=Counter)  # cases by placement and kind of passes
-    tokens: Counter[str] = field(default_factory=Counter)
-    near_ties: int = 0
-    at_a_cut: int = 0
-    worst_gap: float = 0.0
-    mismatches: list[str] = field(default_factory=list)
-    acceptance: list[float] = field(default_factory=list)  # of level 2, by case in which anything was tested
-    pool: Pool = field(default_factory=Pool)
-
-    def merge(self, other: "Outcome") -> None:
-        """Take in another outcome."""
-        self.cases += other.cases
-        self.seconds += other.seconds
-        self.cpu_seconds += other.cpu_seconds
-        for mine, theirs in (
-            (self.actions, other.actions),
-            (self.methods, other.methods),
-            (self.endings, other.endings),
-            (self.setups, other.setups),
-            (self.tokens, other.tokens),
-        ):
-            mine.update(theirs)
-        self.near_ties += other.near_ties
-        self.at_a_cut += other.at_a_cut
-        self.worst_gap = max(self.worst_gap, other.worst_gap)
-        self.mismatches += other.mismatches
-        self.acceptance += other.acceptance
-        self.pool.merge(other.pool)
-
-
-def play(case: Case, tell: Tell = lambda line: None, *, stop_on_error: bool = False) -> Outcome:
+def play(case: Drawing, tell: Tell = lambda line: None, *, stop_on_error: bool = False) -> Outcome:
     """Play one case. Whatever breaks in it is a finding about it, unless `stop_on_error`."""
     started, cpu = perf_counter(), process_time()
     with quick(), listening() as listener, tempfile.TemporaryDirectory() as folder:
-        playing = _Playing(case, world_of(case), Path(folder), listener, tell)
+        playing = _Playing(case, Path(folder), listener, tell)
         try:
             playing.run()
         except Exception as error:  # of any kind: the suite goes on, and this case is told
@@ -95,9 +38,9 @@ def play(case: Case, tell: Tell = lambda line: None, *, stop_on_error: bool = Fa
                 raise
             last = traceback.extract_tb(error.__traceback__)[-1]
             playing.wrong(f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})")
-    outcome = playing.outcome
-    outcome.seconds, outcome.cpu_seconds = perf_counter() - started, process_time() - cpu
-    return outcome
+    counts: Any = playing.outcome.counts
+    counts["seconds"], counts["CPU seconds"] = perf_counter() - started, process_time() - cpu
+    return playing.outcome
 
 
 @dataclass(slots=True)
@@ -113,163 +56,171 @@ class _Written:
 
 
 class _Playing:
-    def __init__(self, case: Case, world: World, folder: Path, listener: Listener, tell: Tell) -> None:
-        self.case, self.world, self.folder, self.listener, self.tell = case, world, folder, listener, tell
-        self.setup = case.setup
-        self.engine = world.engine(case.setup)
-        self.reference = Reference(world, case.setup.context, case.number)
-        self.text = world.text
-        self.conversation = Conversation(tuple(self.text.encode(case.book)))
+    def __init__(self, case: Drawing, folder: Path, listener: Listener, tell: Tell) -> None:
+        self.case, self.folder, self.listener, self.tell = case, folder, listener, tell
+        self.setup, self.book, self.outcome = case.setup(), case.first_book(), Outcome()
+        self.world = world_of(self.setup)
+        self.engine, self.text = self.world.engine(self.setup), self.world.text
+        self.reference = Reference(self.world, case.number, self.outcome, self.wrong)
+        self.conversation = Conversation(tuple(self.text.encode(self.book)))
         self.last = _Written()
-        self.shelf_is_whole = True
+        self.files_are_whole = True
         self.step = "setting up"
         self._tested = self._accepted = 0
-        self.outcome = Outcome(cases=1)
-        setup = case.setup
-        self.outcome.setups[setup.placement] += 1
-        for name, is_so in (("graphs' twin", setup.graphs), ("4-bit drafting", setup.self_draft)):
-            self.outcome.setups[name] += is_so
-        self.outcome.setups["host attends"] += bool(setup.cpu_attention_share)
+        self.outcome.counts.update(["cases", f"cases: {self.setup.placement}"])
+        for name in ("graphs", "self_draft", "cpu_attention_share"):
+            self.outcome.counts[f"cases: {name}"] += bool(getattr(self.setup, name))
 
     def wrong(self, what: str) -> None:
         self.outcome.mismatches.append(f"case {self.case.name}, {self.step}: {what}")
         self.tell(f"  MISMATCH: {what}")
 
     def run(self) -> None:
-        for number, action in enumerate(self.case.actions):
-            kind = type(action).__name__
+        self.tell(repr(self.setup))
+        for number, kind in enumerate(self.case.kinds()):
             self.step = f"action {number} ({kind})"
-            self.tell(f"{number} {_short(action)}")
-            self.outcome.actions[kind] += 1
-            getattr(self, f"_{kind.lower()}")(action)
-            self._check_what_is_held()
+            self.tell(self.step)
+            self.outcome.counts[f"actions: {kind}"] += 1
+            getattr(self, kind)()
+            held = self.engine.held_tokens
+            if self.engine.full_cache.length != len(held):
+                self.wrong(f"{self.engine.full_cache.length} rows are held for {len(held)} tokens")
         if self._tested:
             self.outcome.acceptance.append(self._accepted / self._tested)
 
-    # -------------------- actions
+    # -------------------- what a user does; everything is drawn before anything is done
 
-    def _ask(self, action: Ask) -> None:
+    def ask(self) -> None:
+        self._ask(self.case.question(), self.case.wanted())
+
+    def _ask(self, question: str, wanted: Wanted) -> None:
         self._settle_turn()
-        self.conversation = self.conversation.ask(action.question)
-        self._answer(action.wanted)
+        self.conversation = self.conversation.ask(question)
+        self._answer(wanted)
 
-    def _edit(self, action: Edit) -> None:
-        turn = int(action.turn * len(self.conversation.turns))
-        self.conversation = self.conversation.until(turn).ask(action.question)
-        self._answer(action.wanted)
+    def edit(self) -> None:
+        share, question, wanted = self.case.rng.random(), self.case.question(), self.case.wanted()
+        self.conversation = self.conversation.until(int(share * len(self.conversation.turns))).ask(question)
+        self._answer(wanted)
 
-    def _regenerate(self, action: Regenerate) -> None:
-        if self._is_asked(action.wanted):
-            self._answer(action.wanted)
+    def regenerate(self) -> None:
+        wanted = self.case.wanted()
+        if self.conversation.turns:
+            self._answer(wanted)
+        else:
+            self._ask("Why", wanted)
 
-    def _continue(self, action: Continue) -> None:
-        if not self._is_asked(action.wanted):
+    def go_on(self) -> None:
+        rng, continued, last = self.case.rng, self.case.flavour == "continued", self.last
+        alike = continued or rng.random() < 0.7  # by the same method and sampling, as who presses a button does
+        share = 1.0 if continued or rng.random() < 0.75 else rng.random()  # of the answer's tokens that stay
+        wanted = self.case.wanted()
+        if not self.conversation.turns:
+            self._ask("Why", wanted)
             return
-        last, wanted = self.last, action.wanted
-        kept = round(action.share * len(last.tokens))
+        kept = round(share * len(last.tokens))
         if kept == len(last.tokens) and last.ended:
             kept -= 1
         whole = kept == len(last.tokens)
         kept_text = shown_text(self.text, last.tokens[:kept], ())
         stops = tuple(stop for stop in wanted.config.stop_strings if stop not in kept_text)
         config = replace(wanted.config, stop_strings=stops)
-        if action.alike and last.config:
+        if alike and last.config:
             config = replace(config, method=last.config.method, sampling=last.config.sampling)
         # Behind a cut one, the same seed would draw the same tokens again: right, and of no use to statistics.
-        seed = last.config.seed if whole and last.config else config.seed
-        wanted = replace(wanted, config=replace(config, seed=seed))
-        before = _Written(
-            last.tokens[:kept],
-            min(kept, last.judged_from),
-            last.u if whole else [],
-            last.all_sampled and whole,
-            last.config,
-        )
-        self._answer(wanted, before)
+        if whole and last.config:
+            config = replace(config, seed=last.config.seed)
+        u, all_sampled = (last.u, last.all_sampled) if whole else ([], False)
+        before = _Written(last.tokens[:kept], min(kept, last.judged_from), u, all_sampled, last.config)
+        self._answer(replace(wanted, config=config), before)
 
-    def _race(self, action: Race) -> None:
+    def race(self) -> None:
+        rng, budget = self.case.rng, self.case.budget()
+        drawn = [self.case.wanted(most=30).config for _ in range(rng.randint(2, 4))]
+        interruption = rng.choice(("cancel", "close")) if rng.random() < 0.2 else None
+        question, after = self.case.question(), rng.randint(1, 30)
         self._settle_turn()
-        self.conversation = self.conversation.ask(action.question)
-        prompt = self._prompt()
-        configs = [self._possible(lane.config) for lane in action.lanes]
+        self.conversation = self.conversation.ask(question)
+        prompt, cancel = self._prompt(), threading.Event()
+        configs = [self._possible(replace(config, budget=budget)) for config in drawn]
         new: list[list[Committed]] = [[] for _ in configs]
-        finished: dict[int, Finished] = {}
-        cancel = threading.Event()
+        finished: dict[int | None, Finished] = {}
         stream: Any = self.engine.race(prompt, configs, cancel)
         if self._is_too_long(stream, prompt):
             return
         for number, event in enumerate(stream):
-            assert isinstance(event, LaneEvent)
-            if event.lane is not None:
-                if isinstance(event.event, RoundDone):
-                    new[event.lane] += self.listener.committed(event.event.tokens)
-                elif isinstance(event.event, Finished):
-                    finished[event.lane] = event.event
-            if number == action.after and action.interruption == "cancel":
+            if isinstance(event.event, RoundDone):
+                new[event.lane] += self.listener.committed(event.event.tokens)
+            elif isinstance(event.event, Finished):
+                finished[event.lane] = event.event
+            if number == after and interruption == "cancel":
                 cancel.set()
-            elif number == action.after and action.interruption == "close":
+            elif number == after and interruption == "close":
                 stream.close()
                 break
+        lanes = [_Written() for _ in configs]
         for number, config in enumerate(configs):
-            written = _Written()
-            self._judge(prompt, config, written, new[number], finished.get(number))
-            if number == 0:
-                self.last = written
+            self._judge(prompt, config, lanes[number], new[number], finished.get(number))
+        self.last = lanes[0]
 
-    def _open(self, action: Open) -> None:
-        self.conversation = Conversation(tuple(self.text.encode(action.book)))
+    def open(self) -> None:
+        self.book = self.case.other_book(self.book)
+        self.conversation = Conversation(tuple(self.text.encode(self.book)))
         self.last = _Written()
 
-    def _reopen(self, action: Reopen) -> None:
+    def reopen(self) -> None:
+        """Another engine gets the book from disk: all of it, some of it, or a file in which a bit is flipped."""
+        if self.case.world == "windowed":  # their books are not kept
+            self.open()
+            return
+        rng = self.case.rng
+        placement = rng.choice(("resident", "resident", "split", "offloaded"))
+        stop_after = rng.randint(1, 3) if rng.random() < 0.2 else None
+        damaged = rng.random() if rng.random() < 0.15 else None
         self._settle_turn()
         opening = self.conversation.opening_ids(self.text)
         if len(opening) + 1 + LONGEST_ROUND > self.engine.context:
-            self._forget(Forget())
+            self.forget()
             return
         for _ in self.engine.read([*opening, 0]):
             pass
-        shelf = BookFolder(self.folder / "shelf")
-        store = BookStore(self.engine, shelf)
+        files = BookFolder(self.folder / "saved")
+        store = BookStore(self.engine, files)
         if not store.is_saved(opening):
             for _ in store.keep(store.read_book(opening, ["book"], 9.0)):
                 pass
-        if action.damaged is not None:
-            self.shelf_is_whole = False  # what is cancelled before it gets there leaves the damage for the next time
-            for file in shelf.path.glob(f"*{SUFFIX}"):
+        if damaged is not None:
+            self.files_are_whole = False  # what is cancelled before it gets there leaves the damage for the next time
+            for file in files.path.glob(f"*{SUFFIX}"):
                 content = bytearray(file.read_bytes())
-                content[int(action.damaged * (len(content) - 1))] ^= 16
+                content[int(damaged * (len(content) - 1))] ^= 16
                 file.write_bytes(content)
-        self.setup = replace(self.setup, placement=action.placement)
-        if action.placement == "resident":
-            self.setup = replace(self.setup, cpu_attention_share=None)
-        else:
-            self.setup = replace(self.setup, graphs=False)
-        self.engine = self.world.engine(self.setup)
-        cancel = threading.Event()
-        for number, _ in enumerate(
-            BookStore(self.engine, BookFolder(self.folder / "shelf")).fetch([*opening, 0], cancel)
-        ):
-            if number + 1 == action.stop_after:
+        other: dict[str, Any] = {"cpu_attention_share": None} if placement == "resident" else {"graphs": False}
+        self.setup = replace(self.setup, placement=placement, **other)
+        self.engine, cancel = self.world.engine(self.setup), threading.Event()
+        store = BookStore(self.engine, BookFolder(self.folder / "saved"))
+        for number, _ in enumerate(store.fetch([*opening, 0], cancel), 1):
+            if number == stop_after:
                 cancel.set()
         fetched = len(self.engine.held_tokens)
         self.tell(f"  {fetched} of {len(opening)} tokens came from the disk")
-        self.outcome.tokens["from disk"] += fetched
+        self.outcome.counts["tokens: from disk"] += fetched
         if self.engine.held_tokens != opening[:fetched]:
-            self.wrong("the shelf brought other tokens than those of the book")
-        expected = len(opening) >= 2 * LONGEST_ROUND and self.shelf_is_whole and action.stop_after is None
+            self.wrong("the file brought other tokens than those of the book")
+        expected = len(opening) >= 2 * LONGEST_ROUND and self.files_are_whole and stop_after is None
         if expected and fetched != len(opening):
             self.wrong(f"only {fetched} of {len(opening)} tokens came from the disk")
 
-    def _compare(self, action: Compare) -> None:
-        tokens = self.last.tokens
+    def compare(self) -> None:
+        """The last answer with itself, and with one that differs somewhere."""
+        tokens, share = self.last.tokens, self.case.rng.random()
         if not tokens or not self.conversation.turns:
             return
-        prompt = self._prompt()
+        prompt, at = self._prompt(), int(share * len(tokens))
         if len(prompt) + len(tokens) + LONGEST_ROUND > self.engine.context:
             return
         if self.engine.compare(prompt, tokens, tokens).verdict != "identical":
             self.wrong("a text is not identical with itself")
-        at = int(action.at * len(tokens))
         vocabulary = 3000 if self.case.world == "bundled" else 60
         other = [*tokens[:at], (tokens[at] + 7) % vocabulary, *tokens[at + 1 :]]
         if other[at] == tokens[at]:
@@ -278,13 +229,11 @@ class _Playing:
         if found.verdict == "identical" or found.index != at:
             self.wrong(f"texts that part at token {at} are said to be {found}")
 
-    def _look(self, action: Look) -> None:
-        if self.conversation.turns:
-            prompt = self._prompt()
-            if len(prompt) + LONGEST_ROUND <= self.engine.context:
-                self.engine.weights_after(prompt)
+    def look(self) -> None:
+        if self.conversation.turns and len(prompt := self._prompt()) + LONGEST_ROUND <= self.engine.context:
+            self.engine.weights_after(prompt)
 
-    def _forget(self, action: Forget) -> None:
+    def forget(self) -> None:
         self.engine.close()
 
     # -------------------- answers
@@ -296,13 +245,6 @@ class _Playing:
 
     def _prompt(self) -> list[int]:
         return self.conversation.prompt_ids(self.text)
-
-    def _is_asked(self, wanted: Wanted) -> bool:
-        """Whether there is a question; asks one if not."""
-        if self.conversation.turns:
-            return True
-        self._ask(Ask("Why", wanted))
-        return False
 
     def _settle_turn(self) -> None:
         """The answer so far becomes part of the conversation, if there is a question without one."""
@@ -318,7 +260,7 @@ class _Playing:
         try:
             next(stream)
         except ContextTooSmall:
-            self.outcome.endings["refused: the context is too small"] += 1
+            self.outcome.counts["endings: refused, the context is too small"] += 1
             if self.engine.held_tokens != held:
                 self.wrong("a refused question changed what the cache holds")
         else:
@@ -332,11 +274,10 @@ class _Playing:
         return True
 
     def _answer(self, wanted: Wanted, written: _Written | None = None) -> None:
-        prompt, config = self._prompt(), self._possible(wanted.config)
+        prompt, config, cancel = self._prompt(), self._possible(wanted.config), threading.Event()
         written = written or _Written()
         if wanted.stop_at is not None:
             config = replace(config, stop_strings=self._stop_string(prompt, config, written, wanted.stop_at))
-        cancel = threading.Event()
         boundary = len(self.conversation.opening_ids(self.text)) if wanted.boundary else 0
         was_held = self.engine.cached_prefix([*prompt, *written.tokens])
         stream: Any = self.engine.generate(prompt, config, cancel, written=tuple(written.tokens), boundary=boundary)
@@ -390,42 +331,33 @@ class _Playing:
     ) -> None:
         """Judge new tokens behind `written`, and add them to it."""
         before, new = list(written.tokens), [one.record.token_id for one in committed]
-        whole = [*before, *new]
+        whole, counts, ended = [*before, *new], self.outcome.counts, finished.stop_reason if finished else "closed"
         self._judge_ending(prompt, config, before, whole, finished)
         exact, greedy = config.method in EXACT_METHODS, config.sampling.greedy
-        name = config.method if exact else f"{config.method} (not judged)"
+        kind = "not judged" if not exact else "greedy" if greedy else "sampled"
         if new:
-            self.outcome.methods[name] += 1
-            kind = "not judged" if not exact else "greedy" if greedy else "sampled"
-            self.outcome.tokens[kind] += len(new)
-        if finished:
-            self._count_acceptance(finished)
-        verdict = Verdict()
-        if exact and greedy:
-            verdict = self.reference.greedy([*prompt, *whole[: written.judged_from]], whole[written.judged_from :])
-        elif exact:
+            counts[f"answers: {config.method}" if exact else f"not judged: {config.method}"] += 1
+            counts[f"tokens: {kind}"] += len(new)
+        level2 = finished.stats.level2 if finished else None
+        if level2:
+            self._tested += level2.tested
+            self._accepted += level2.accepted
+        how = f"temperature {config.sampling.temperature:.2f}" if not greedy else "greedy"
+        accepted = f"{level2.accepted} of {level2.tested}" if level2 and level2.tested else "none"
+        self.tell(f"  {config.method}, {how}: {len(before)} + {len(new)} tokens, {ended}, level 2 {accepted}")
+        self.step, step = f"{self.step}, {config.method}, {config.sampling}", self.step
+        clean, u = False, [math.nan] * len(new)
+        if kind == "greedy":
+            clean = self.reference.greedy([*prompt, *whole[: written.judged_from]], whole[written.judged_from :])
+        elif kind == "sampled":
             same_seed = written.config is not None and written.config.seed == config.seed and written.all_sampled
             so_far = written.u if same_seed else []
-            verdict = self.reference.sampled([*prompt, *before], committed, config.sampling, config.method, so_far)
-        for what in verdict.mismatches:
-            self.wrong(f"{config.method}, {'greedy' if greedy else config.sampling}: {what}")
-        self.outcome.near_ties += verdict.near_ties
-        self.outcome.at_a_cut += verdict.at_a_cut
-        self.outcome.worst_gap = max(self.outcome.worst_gap, verdict.worst_gap)
-        self.outcome.tokens["by transformers' generate too"] += verdict.by_stock
-        if verdict.stretch:
-            self.outcome.pool.add(verdict.stretch)
-        self.tell(
-            f"  {config.method}, {'greedy' if greedy else f'temperature {config.sampling.temperature:.2f}'}: "
-            f"{len(before)} + {len(new)} tokens, {finished.stop_reason if finished else 'closed'}, "
-            f"level 2 {_acceptance(finished)}"
-        )
-        written.tokens = whole
-        if not (exact and greedy) or verdict.mismatches or verdict.near_ties:
+            u = self.reference.sampled([*prompt, *before], committed, config.sampling, config.method, so_far)
+        self.step, written.tokens, written.config = step, whole, config
+        if not clean:
             written.judged_from = len(whole)
-        written.all_sampled = written.all_sampled and exact and not greedy
-        written.u = [*written.u, *(verdict.u or [math.nan] * len(new))]
-        written.config = config
+        written.all_sampled = written.all_sampled and kind == "sampled"
+        written.u = [*written.u, *u]
         written.ended = bool(whole) and whole[-1] in self.text.eos_ids
 
     def _judge_ending(
@@ -439,10 +371,9 @@ class _Playing:
         due = ending_of(self.text, len(prompt), len(before), whole, config, self.engine.context)
         if due and due[0] < len(whole):
             self.wrong(f"{len(whole)} tokens, but it ends after {due[0]}: {due[1]}")
+        self.outcome.counts[f"endings: {finished.stop_reason if finished else 'closed'}"] += 1
         if finished is None:
-            self.outcome.endings["closed"] += 1
             return
-        self.outcome.endings[finished.stop_reason] += 1
         if list(finished.token_ids) != whole:
             self.wrong("the last event has other tokens than the rounds")
         if finished.stop_reason == "cancelled":
@@ -453,25 +384,3 @@ class _Playing:
         expected = shown_text(self.text, whole, config.stop_strings)
         if finished.text != expected:
             self.wrong(f"the text is {finished.text!r} and should be {expected!r}")
-
-    def _count_acceptance(self, finished: Finished) -> None:
-        if level2 := finished.stats.level2:
-            self._tested += level2.tested
-            self._accepted += level2.accepted
-
-    def _check_what_is_held(self) -> None:
-        """The full cache holds a prefix of what was last read and written, and knows it."""
-        engine: Engine = self.engine
-        held = engine.held_tokens
-        if engine.full_cache.length != len(held):
-            self.wrong(f"{engine.full_cache.length} rows are held for {len(held)} tokens")
-
-
-def _acceptance(finished: Finished | None) -> str:
-    level2 = finished.stats.level2 if finished else None
-    return f"{level2.accepted} of {level2.tested}" if level2 and level2.tested else "none"
-
-
-def _short(action: object) -> str:
-    text = repr(action)
-    return text if len(text) < 400 else f"{text[:300]} ... {text[-80:]}"

@@ -12,9 +12,8 @@ A small error in a known direction shows better in one number: the sum of f(x) -
 the rule without a residual gets wrong, over the square root of its variance, which is known exactly.
 """
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,12 +27,10 @@ FALSE_ALARM = 1e-6  # of all tests of a run together, by Bonferroni
 
 
 def transformed(p: Tensor, tokens: Tensor, keys: Tensor, uniform: Tensor) -> Tensor:
-    """u of each token.
+    """u of each token, [n] float64 in [0, 1].
 
     Args:
         p: [n, V] float64; tokens: [n]; keys: [n, V], tokens with larger keys come first; uniform: [n] in [0, 1).
-    Returns:
-        [n] float64 in [0, 1].
     """
     order = keys.argsort(dim=-1, descending=True, stable=True)
     ordered = p.gather(-1, order)
@@ -43,7 +40,7 @@ def transformed(p: Tensor, tokens: Tensor, keys: Tensor, uniform: Tensor) -> Ten
     return (before + uniform * own).clamp(0, 1)
 
 
-def leaning(p: Tensor, p_level: Tensor, q: Tensor, tokens: Tensor) -> tuple[int, float, float]:
+def leaning(p: Tensor, p_level: Tensor, q: Tensor, tokens: Tensor) -> Tensor:
     """How far tokens lean to where a level without a residual would push them: a sum of terms with mean 0.
 
     A level that replaces a rejected guess from its own p instead of the residual gives a token r p - max(p - q, 0) too
@@ -53,7 +50,7 @@ def leaning(p: Tensor, p_level: Tensor, q: Tensor, tokens: Tensor) -> tuple[int,
     Args:
         p: [n, V] float64, of the last verifier; p_level: of the level itself; q: of its guess; tokens: [n].
     Returns:
-        Tokens, the sum of scores, its variance under p.
+        Number of tokens, the sum of scores, its variance under p.
     """
     least = 1e-30
     over = (p_level - q).clamp_min(0)
@@ -65,10 +62,10 @@ def leaning(p: Tensor, p_level: Tensor, q: Tensor, tokens: Tensor) -> tuple[int,
     mean = (p * score).sum(-1)
     variance = (p * score**2).sum(-1) - mean**2
     own = score.gather(-1, tokens[:, None])[:, 0]
-    return len(tokens), float((own - mean).sum()), float(variance.clamp_min(0).sum())
+    return torch.stack((p.new_tensor(len(tokens)), (own - mean).sum(), variance.clamp_min(0).sum()))
 
 
-def following(u: Tensor, written: Tensor) -> tuple[int, float, float]:
+def following(u: Tensor, written: Tensor) -> Tensor:
     """How far u of tokens goes with u of those that were written as far from the answer's beginning: as `leaning`.
 
     Equal random numbers give neighbouring u, even from different distributions; the first ones most, as rejected
@@ -76,19 +73,8 @@ def following(u: Tensor, written: Tensor) -> tuple[int, float, float]:
     """
     count = min(len(u), len(written))
     weight = 0.6 ** torch.arange(count) * (written[:count] - 0.5)
-    score, variance = 12 * weight * (u[:count] - 0.5), 12 * weight.square()
-    known = ~score.isnan()
-    return int(known.sum()), float(score[known].sum()), float(variance[known].sum())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stretch:
-    """Sampled tokens that were written in one go."""
-
-    method: str
-    u: dict[str, list[float]]  # by order
-    lean: dict[str, tuple[int, float, float]]  # by what: see `leaning` and `following`
-    last_written: float | None = None  # u of the token before, where these continue an answer with its seed
+    terms = torch.stack((torch.ones(count, dtype=torch.float64), 12 * weight * (u[:count] - 0.5), 12 * weight.square()))
+    return terms[:, ~terms[1].isnan()].sum(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,61 +93,63 @@ class ChiSquare:
         return float(torch.special.gammaincc(half[0], half[1]))
 
 
-@dataclass(slots=True)
 class Pool:
-    """Counts of all stretches."""
+    """Sums over stretches of sampled tokens that were written in one go, by name.
 
-    singles: dict[tuple[str, str], list[int]] = field(default_factory=dict)  # method or "all", order -> by bin
-    leans: dict[tuple[str, str], tuple[int, float, float]] = field(default_factory=dict)  # tokens, sum, variance
-    pairs: dict[str, list[list[int]]] = field(default_factory=dict)  # what -> [earlier's bin][own bin]
+    Either counts [rows, bins], which are even within a row if all is exact (rows are given, as what comes earlier is:
+    only what follows is random), or number, score and variance as `leaning` returns them.
+    """
 
-    def add(self, stretch: Stretch) -> None:
-        """Count a stretch."""
-        for order, values in stretch.u.items():
-            for method in ("all", stretch.method):
-                counts = self.singles.setdefault((method, order), [0] * BINS)
-                for value in values:
-                    counts[_bin(value, BINS)] += 1
-            self._count(f"after the token before, by {order}", values, values[1:])
-        own = stretch.u["token id"]
-        for what, score in stretch.lean.items():
-            for method in ("all", stretch.method):
-                self._lean((method, what), *score)
-        if stretch.last_written is not None:
-            self._count("the first continued token after the last written one", [stretch.last_written], own)
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
 
-    def _lean(self, key: tuple[str, str], count: int, total: float, variance: float) -> None:
-        tokens, sums, variances = self.leans.get(key, (0, 0.0, 0.0))
-        self.leans[key] = tokens + count, sums + total, variances + variance
+    def put(self, name: str, more: Tensor) -> None:
+        self.sums[name] = self.sums.get(name, torch.zeros_like(more)) + more
 
-    def _count(self, what: str, earlier: Sequence[float], own: Sequence[float]) -> None:
-        table = self.pairs.setdefault(what, [[0] * ROWS for _ in range(ROWS)])
-        for a, b in zip(earlier, own, strict=False):
-            table[_bin(a, ROWS)][_bin(b, ROWS)] += 1
+    def add(
+        self, method: str, u: Mapping[str, Tensor], lean: Mapping[str, Tensor], last_written: float | None = None
+    ) -> None:
+        """Count a stretch.
+
+        Args:
+            u: of its tokens, by order; lean: by what, see `leaning` and `following`.
+            last_written: u by token id of the token before, where these continue an answer with its seed.
+        """
+        for order, values in u.items():
+            counts = torch.bincount(_bins(values, BINS), minlength=BINS)[None]
+            for whose in ("all", method):
+                self.put(f"{whose}, by {order}", counts)
+            self._follow(f"after the token before, by {order}", values[:-1], values[1:])
+        for what, score in lean.items():
+            for whose in ("all", method):
+                self.put(f"{whose}, {what}", score)
+        if last_written is not None:
+            before, first = torch.tensor([last_written], dtype=torch.float64), u["token id"][:1]
+            self._follow("the first continued token after the last written one", before[: len(first)], first)
+
+    def _follow(self, what: str, earlier: Tensor, own: Tensor) -> None:
+        cells = ROWS * _bins(earlier, ROWS) + _bins(own, ROWS)
+        self.put(what, torch.bincount(cells, minlength=ROWS * ROWS).view(ROWS, ROWS))
 
     def merge(self, other: "Pool") -> None:
-        """Take in another pool's counts."""
-        for key, counts in other.singles.items():
-            mine = self.singles.setdefault(key, [0] * BINS)
-            self.singles[key] = [a + b for a, b in zip(mine, counts, strict=True)]
-        for key, (count, total, variance) in other.leans.items():
-            self._lean(key, count, total, variance)
-        for what, table in other.pairs.items():
-            own = self.pairs.setdefault(what, [[0] * ROWS for _ in range(ROWS)])
-            self.pairs[what] = [[a + b for a, b in zip(x, y, strict=True)] for x, y in zip(own, table, strict=True)]
+        """Take in another pool's sums."""
+        for name, more in other.sums.items():
+            self.put(name, more)
 
     def tests(self) -> list[ChiSquare]:
         """Every test for which there are enough samples."""
-        found = [
-            ChiSquare(f"{method}, by {order}", *_even([counts])) for (method, order), counts in self.singles.items()
-        ]
-        found += [
-            ChiSquare(f"{method}, {what}", count, total**2 / variance, 1)
-            for (method, what), (count, total, variance) in self.leans.items()
-            if variance >= LEAST_VARIANCE
-        ]
-        found += [ChiSquare(what, *_even(table)) for what, table in self.pairs.items()]
-        return [test for test in found if test.samples]
+        found = []
+        for name, sums in self.sums.items():
+            if sums.dim() == 1:
+                count, total, variance = sums.tolist()
+                if variance >= LEAST_VARIANCE:
+                    found.append(ChiSquare(name, int(count), total**2 / variance, 1))
+                continue
+            expected = sums.sum(1, keepdim=True) / sums.shape[1]
+            if expected.min() >= FEWEST:
+                statistic = float(((sums - expected) ** 2 / expected).sum())
+                found.append(ChiSquare(name, int(sums.sum()), statistic, sums.numel() - len(sums)))
+        return found
 
     def alarms(self) -> list[ChiSquare]:
         """Tests that an exact engine fails with a chance of FALSE_ALARM at most, all together."""
@@ -169,21 +157,5 @@ class Pool:
         return [test for test in tests if test.p_value < FALSE_ALARM / len(tests)]
 
 
-def _bin(value: float, count: int) -> int:
-    return min(count - 1, math.floor(value * count))
-
-
-def _even(rows: Iterable[Sequence[int]]) -> tuple[int, float, int]:
-    """Samples, chi-square and degrees of freedom of counts that are even within each row; zeros where one is too few.
-
-    Rows are given, as what comes earlier is: only what follows is random.
-    """
-    samples, statistic, freedom = 0, 0.0, 0
-    for row in rows:
-        expected = sum(row) / len(row)
-        if expected < FEWEST:
-            return 0, 0.0, 0
-        samples += sum(row)
-        statistic += sum((count - expected) ** 2 / expected for count in row)
-        freedom += len(row) - 1
-    return samples, statistic, freedom
+def _bins(values: Tensor, count: int) -> Tensor:
+    return (values * count).long().clamp(max=count - 1)

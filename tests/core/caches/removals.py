@@ -12,65 +12,54 @@ TESTS = ("tests/core/ops/test_simulated.py", "tests/core/caches/test_schedules.p
 TRANSFER, HOST_ATTENTION = "core/ops/transfer.py", "core/ops/host_attention.py"
 STORES, FULL = "core/caches/layer_storage.py", "core/caches/full.py"
 
-
-def removed(name: str, file: str, line: str, instead: str = "pass") -> Mutant:
-    """Without one statement; where it stands several times, `line` begins with what stands before it."""
-    *before, statement = line.split("|")
-    return Mutant(name, file, "".join(before) + statement, "".join(before) + instead)
-
-
-REMOVALS = (
-    # the ring
-    removed("a new buffer is not waited for", TRANSFER, "released.record(own.current())"),
-    removed("a buffer of the ring is not shared", TRANSFER, "own.share(slot, self._bringing)"),
-    Mutant("a piece in use when a pass broke off", TRANSFER, "        if self._in_use:", "        if False:"),
-    removed("pieces do not wait for what is stored", TRANSFER, "self._bringing.wait_event(self._stored)"),
-    removed("a buffer is filled while it is used", TRANSFER, "self._bringing.wait_event(self._released[index])"),
-    removed("no mark that a piece arrived", TRANSFER, "self._arrived[index].record(self._bringing)"),
-    removed("a piece is used before it arrived", TRANSFER, "self._streams.current().wait_event(self._arrived[index])"),
-    removed(
-        "no mark that a piece was used",
-        TRANSFER,
-        "self._released[self._taken % len(self._slots)].record(self._streams.current())",
-    ),
-    # to the host
-    removed("the buffer to the host is not shared", TRANSFER, "own.share(self._packed, self._storing)"),
-    removed("no mark that rows are computed", TRANSFER, "self._computed.record(self._streams.current())"),
-    removed("rows are stored before they are computed", TRANSFER, "self._storing.wait_event(self._computed)"),
-    removed("no mark that rows were read", TRANSFER, "self._read.record(self._storing)"),
-    removed("no mark that rows were stored", TRANSFER, "self._stored.record(self._storing)"),
-    removed("stored rows are not kept", TRANSFER, "self._sources += [rows for _, rows in parts]"),
-    removed("rows are written to while they are stored", TRANSFER, "self._streams.current().wait_event(self._read)"),
-    removed("the host reads before rows have arrived", TRANSFER, "self._stored.synchronize()"),
-    # chosen rows
-    removed("a buffer is filled while it is copied", TRANSFER, "copied.synchronize()"),
-    removed("no mark that a buffer was copied", TRANSFER, "copied.record(current)"),
-    Mutant(
-        "pinned memory goes while copies use it",
-        TRANSFER,
-        "weakref.finalize(self, device_streams.unpin, self.rows).atexit = False",
-        "pass",
-    ),
-    # host attention
-    removed("no mark that queries have arrived", HOST_ATTENTION, "self._asked.record(current)"),
-    removed("the host attends before queries have arrived", HOST_ATTENTION, "self._asked.synchronize()"),
-    # who waits, and when
-    removed(
-        "rows of one layer are kept with the next one's", STORES, "self._ring.reclaim()  # of the previous layer's rows"
-    ),
-    removed(
-        "a workspace is used again too soon", STORES, "self._left = k.clone(), v.clone()\n        |self._ring.reclaim()"
-    ),
-    removed("what remains overwrites what is stored", STORES, "self._send_away()\n        |self._ring.reclaim()"),
-    removed("rows move up over what is stored", STORES, "either is written to\n            |self._ring.reclaim()"),
-    removed("a rewind overwrites what is stored", STORES, "self._sent = 0\n        |self._ring.reclaim()"),
-    removed("a cut block is read before it arrived", STORES, "* self._block\n        |self._ring.settle()"),
-    removed("rows are read before they arrived", STORES, "return k, v\n        |self._ring.settle()"),
-    removed(
-        "the host attends to what has not arrived", FULL, "if help is not None:\n                |self._ring.settle()"
-    ),
-    removed("chunks are gathered before they arrived", FULL, ".any()):\n            |self._ring.settle()"),
-)
+# By file: what goes wrong, and the statement that is taken out; behind a bar where it stands several times
+REMOVED = {
+    TRANSFER: {
+        # the ring
+        "a new buffer is not waited for": "released.record(own.current())",
+        "a buffer of the ring is not shared": "own.share(slot, self._bringing)",
+        "pieces do not wait for what is stored": "self._bringing.wait_event(self._stored)",
+        "a buffer is filled while it is used": "self._bringing.wait_event(self._released[index])",
+        "no mark that a piece arrived": "self._arrived[index].record(self._bringing)",
+        "a piece is used before it arrived": "self._streams.current().wait_event(self._arrived[index])",
+        "no mark of use": "self._released[self._taken % len(self._slots)].record(self._streams.current())",
+        # to the host
+        "the buffer to the host is not shared": "own.share(self._packed, self._storing)",
+        "no mark that rows are computed": "self._computed.record(self._streams.current())",
+        "rows are stored before they are computed": "self._storing.wait_event(self._computed)",
+        "no mark that rows were read": "self._read.record(self._storing)",
+        "no mark that rows were stored": "self._stored.record(self._storing)",
+        "stored rows are not kept": "self._sources += [rows for _, rows in parts]",
+        "rows are written to while they are stored": "self._streams.current().wait_event(self._read)",
+        "the host reads before rows have arrived": "self._stored.synchronize()",
+        # chosen rows
+        "a buffer is filled while it is copied": "copied.synchronize()",
+        "no mark that a buffer was copied": "copied.record(current)",
+        "pinned memory goes in use": "weakref.finalize(self, device_streams.unpin, self.rows).atexit = False",
+    },
+    HOST_ATTENTION: {
+        "no mark that queries have arrived": "self._asked.record(current)",
+        "the host attends before queries have arrived": "self._asked.synchronize()",
+    },
+    STORES: {  # who waits, and when
+        "rows of one layer are kept with the next one's": "self._ring.reclaim()  # of the previous layer's rows",
+        "a workspace is used again too soon": "self._left = k.clone(), v.clone()\n        |self._ring.reclaim()",
+        "what remains overwrites what is stored": "self._send_away()\n        |self._ring.reclaim()",
+        "rows move up over what is stored": "either is written to\n            |self._ring.reclaim()",
+        "a rewind overwrites what is stored": "self._sent = 0\n        |self._ring.reclaim()",
+        "a cut block is read before it arrived": "* self._block\n        |self._ring.settle()",
+        "rows are read before they arrived": "return k, v\n        |self._ring.settle()",
+    },
+    FULL: {
+        "the host attends to what has not arrived": "if help is not None:\n                |self._ring.settle()",
+        "chunks are gathered before they arrived": ".any()):\n            |self._ring.settle()",
+    },
+}
+REMOVALS = [Mutant("a piece in use when a pass broke off", TRANSFER, "        if self._in_use:", "        if False:")]
+for file, statements in REMOVED.items():
+    for name, line in statements.items():
+        *before, statement = line.split("|")
+        REMOVALS.append(Mutant(name, file, "".join(before) + statement, "".join(before) + "pass"))
 
 if __name__ == "__main__":
     sys.exit(main(mutants=REMOVALS, tests=TESTS))

@@ -1,7 +1,4 @@
-"""The caches against a plain list: whatever the pattern of verdicts, each holds the rows of a prefix of the text.
-
-Keys and values are made from (token index, layer, head), so a row tells which token it belongs to.
-"""
+"""The caches against a plain list: whatever the pattern of verdicts, each holds the rows of a prefix of the text."""
 
 import pytest
 import torch
@@ -10,16 +7,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from core.caches import policies
-from core.caches.base import KVCache, KVShape
 from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.policies import (
+    SELECTION_POLICIES,
     HeavyHitters,
     SinkOnly,
     TopChunks,
     accumulated_scores,
     attention_scores,
+    check_policy,
     chosen_weights,
     landmark_scores,
+    needs_landmarks,
+    register_policy,
+    selection_policy,
     top_chunks,
     with_neighbor_bonus,
 )
@@ -27,42 +29,62 @@ from core.caches.query_log import QUERY_LOG
 from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
 from core.config import DraftConfig, RetrievalConfig
-from core.errors import ContextTooSmall
+from core.errors import ContextTooSmall, InvalidSetting
 from core.ops.backend import STOCK, Backend
 from core.ops.native import SmallRows
-from tests.core.toys import tiny_shape
+from tests.core.caches.passes import Text, read, run_pass
+from tests.core.toys import answer, random_prompt, tiny_engine, tiny_shape
 
 SHAPE = tiny_shape(layers=2, heads=4, kv_heads=2, dim=4)
 CONFIG = RetrievalConfig(budget=64, chunk_size=4, local_window=24, query_window=4)
+TEXT, OTHER = Text(SHAPE), Text(SHAPE, 8)
 
 
-def mark(start: int, stop: int, layer: int, shape: KVShape = SHAPE, salt: int = 0) -> Tensor:
-    """[1, H_kv, T, D] that names its tokens."""
-    index = torch.arange(start, stop, dtype=torch.float32) + 1000 * layer + salt
-    heads = 0.25 * torch.arange(shape.num_kv_heads)
-    return (index[None, :] + heads[:, None])[None, ..., None].expand(1, -1, -1, shape.head_dim).clone()
+def filled(num_tokens: int) -> tuple[FullCache, RetrievalCache]:
+    """A full cache that has read so much, and a part of it that was chosen there."""
+    full = FullCache(SHAPE, 600, CONFIG.chunk_size)
+    read(TEXT, num_tokens, full)
+    part = RetrievalCache(full, TopChunks(full, CONFIG))
+    part.select()
+    return full, part
 
 
-def run_pass(cache: KVCache, start: int, count: int, salt: int = 0) -> Tensor:
-    """One forward pass without a model; returns the positions it was given."""
-    positions = cache.begin(start, count)
+def streaming() -> StreamingCache:
+    return StreamingCache(SHAPE, DraftConfig(num_sink=2, window=66), lambda keys, delta: keys.clone())
+
+
+def held(cache: RetrievalCache | StreamingCache) -> Tensor:
+    """Which token each held row is, [L, H_kv, n]; a half more: of the other text. Keys and values are that token's."""
+    rows = cache.nbytes // SHAPE.bytes_per_token
+    k, v = (torch.stack([layer[0, :, :rows] for layer in kind]) for kind in (cache.k, cache.v))
+    numbers = 256 * k[..., 0]
+    at = numbers.long()[..., None].expand_as(k)
+    for found, kind in ((k, "k"), (v, "v")):
+        ours, theirs = (getattr(text, kind).gather(2, at) for text in (TEXT, OTHER))
+        assert torch.equal(found, torch.where(numbers[..., None] % 1 == 0, ours, theirs))
+    return numbers
+
+
+def assert_full_holds(full: FullCache, length: int) -> None:
+    assert full.length == length
+    complete, newest = length // 4, slice(max(0, length - 4), length)
     for layer in range(SHAPE.num_layers):
-        row = mark(start, start + count, layer, salt=salt)
-        cache.stage(layer, row, -row)
-        q = torch.randn(1, SHAPE.num_heads, count, SHAPE.head_dim, generator=torch.Generator().manual_seed(start))
-        assert cache.attend(layer, q, 0.5).shape == q.shape
-    cache.commit(count)
-    return positions
+        k, v = full.rows(layer, 0, length)
+        assert torch.equal(k, TEXT.k[layer, :, :length]) and torch.equal(v, TEXT.v[layer, :, :length])
+        means = k[:, : 4 * complete].reshape(2, complete, 4, 4).mean(2)
+        assert torch.allclose(full.landmarks(layer, complete), means, atol=1e-6)
+        assert torch.equal(full.recent_queries(layer, 4), TEXT.q[layer, :, newest])
 
 
-def assert_full_holds(cache: FullCache, length: int) -> None:
-    assert cache.length == length
-    for layer in range(SHAPE.num_layers):
-        k, v = cache.rows(layer, 0, length)
-        assert torch.equal(k, mark(0, length, layer)[0]) and torch.equal(v, -k)
-        complete = length // cache.chunk_size
-        expected = mark(0, complete * cache.chunk_size, layer)[0].reshape(2, complete, cache.chunk_size, 4).mean(2)
-        assert torch.equal(cache.landmarks(layer, complete), expected)
+def assert_copies(cache: RetrievalCache, other_from: int = 9999) -> None:
+    """Chosen chunks by slot, the sink among them, then every recent token; of the other text from a token on."""
+    numbers, chunks = held(cache), cache.held_chunks()
+    chosen = (4 * chunks[..., None] + torch.arange(4)).flatten(2)
+    recent = numbers.shape[2] - chosen.shape[2]
+    assert recent >= min(CONFIG.local_window, cache.length) and (chunks == 0).any(-1).all()
+    newest = torch.arange(cache.length - recent, cache.length).expand(*chunks.shape[:2], recent)
+    tokens = torch.cat((chosen, newest), 2)
+    assert torch.equal(numbers, tokens + 0.5 * (tokens >= other_from))
 
 
 verdicts = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=12)
@@ -71,242 +93,142 @@ verdicts = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1,
 @given(prompt=st.integers(1, 90), rounds=verdicts)
 @settings(max_examples=40, deadline=None)
 def test_after_any_verdicts_all_three_caches_hold_the_same_prefix(prompt: int, rounds: list[tuple[int, int]]) -> None:
-    """The lockstep of TriForce, with caches alone: guess, verify, truncate, select now and then."""
-    full = FullCache(SHAPE, 400, CONFIG.chunk_size)
+    """The lockstep of TriForce, with caches alone: guess, verify, truncate, select now and then.
+
+    The retrieval cache computes approximations, and rejected guesses are other tokens: both of the other text.
+    """
+    full, stream = FullCache(SHAPE, 400, CONFIG.chunk_size), streaming()
     retrieval = RetrievalCache(full, TopChunks(full, CONFIG))
-    streaming = StreamingCache(SHAPE, DraftConfig(num_sink=2, window=66), lambda keys, delta: keys.clone())
-    caches: tuple[KVCache, ...] = (full, retrieval, streaming)
-    run_pass(full, 0, prompt)
+    run_pass(TEXT, prompt, full)
     retrieval.select()
-    length = prompt  # tokens seen by the full cache; one more is always committed
     for number, (guesses, accepted) in enumerate(rounds):
-        accepted = min(accepted, guesses)
-        for cache in (streaming, retrieval):  # they feed themselves what they lack, then their own guesses
+        length, accepted = full.length, min(accepted, guesses)
+        for text, cache in ((TEXT, stream), (OTHER, retrieval)):  # they feed themselves what they lack, then guesses
             for span in cache.unseen_spans(length + guesses):
                 for start in range(span.start, span.stop, 8):
-                    run_pass(cache, start, min(8, span.stop - start), salt=500 if cache is retrieval else 0)
-        run_pass(full, length, guesses + 1)
-        for cache in caches:
-            cache.truncate(length + 1 + accepted - 1)
-        length += accepted
+                    run_pass(text, min(8, span.stop - start), cache, start=start)
+        run_pass(TEXT.then(OTHER, length + 1 + accepted), guesses + 1, full)
+        for cache in (full, retrieval, stream):
+            cache.truncate(length + accepted)
         if number % 3 == 2:
             retrieval.select()
-        assert full.length == length
-        assert_full_holds(full, length)
-        for cache in (retrieval, streaming):
-            assert cache.length <= length
-            assert_rows_belong_to_a_prefix(cache, length)
-
-
-def assert_rows_belong_to_a_prefix(cache: KVCache, length: int) -> None:
-    assert isinstance(cache, (RetrievalCache, StreamingCache))
-    rows = cache.nbytes // SHAPE.bytes_per_token
-    held = (cache.k[0][0, 0, :rows, 0] % 500).long().tolist()  # a salt of 500 marks approximations
-    assert all(0 <= index < cache.length for index in held), held
-    newest = range(max(0, cache.length - min(rows, 16)), cache.length)
-    assert set(newest) <= set(held), (list(newest), held)
-    assert len(set(held)) == len(held)
-
-
-def filled(num_tokens: int, config: RetrievalConfig = CONFIG) -> FullCache:
-    full = FullCache(SHAPE, 600, config.chunk_size)
-    for start in range(0, num_tokens, 50):
-        run_pass(full, start, min(50, num_tokens - start))
-    return full
+        assert_full_holds(full, length + accepted)
+        for cache in (retrieval, stream):
+            assert cache.length <= full.length
+            for tokens in held(cache).floor().flatten(0, 1).tolist():
+                newest = range(max(0, cache.length - min(len(tokens), 16)), cache.length)
+                assert len(set(tokens)) == len(tokens) and set(newest) <= set(tokens) <= set(range(cache.length))
 
 
 def test_a_full_cache_that_is_full_says_how_much_is_needed() -> None:
     full = FullCache(SHAPE, 16, 4, possible=1000)
-    run_pass(full, 0, 10)
+    run_pass(TEXT, 10, full)
     with pytest.raises(ContextTooSmall) as error:
         full.begin(10, 7)
-    assert (error.value.needed, error.value.capacity) == (17, 16)
-    assert full.length == 10
-
-
-def test_landmarks_of_rejected_guesses_do_not_survive() -> None:
-    full = filled(30)
-    run_pass(full, 30, 9, salt=77)  # wrong tokens complete two chunks
-    full.truncate(30)
-    run_pass(full, 30, 9)
-    assert_full_holds(full, 39)
-
-
-def test_the_query_log_returns_the_newest_committed_queries_across_its_wrap() -> None:
-    full = filled(QUERY_LOG + 40)
-    log = full.recent_queries(0, 8)
-    asked = torch.randn(1, 4, 18, 4, generator=torch.Generator().manual_seed(150))
-    assert torch.equal(log, asked[0, :, 10:18])  # the last pass covered tokens 150 to 167
-    full.truncate(QUERY_LOG + 38)
-    assert torch.equal(full.recent_queries(0, 8), asked[0, :, 8:16])
+    assert (error.value.needed, error.value.capacity, full.length) == (17, 16, 10)
 
 
 def test_a_rewind_finds_the_queries_that_were_remembered_there_and_no_others() -> None:
-    full = filled(60)
-    asked = [full.recent_queries(layer, 8).clone() for layer in range(SHAPE.num_layers)]
+    full, _ = filled(60)
     full.remember_queries(8)
-    run_pass(full, 60, QUERY_LOG)  # the ring holds none of them any more
+    run_pass(TEXT, QUERY_LOG, full)  # the ring holds none of them any more
     full.truncate(60)
-    assert full.queries_start() == 52
-    for layer, queries in enumerate(asked):
-        assert torch.equal(full.recent_queries(layer, 8), queries)
-    run_pass(full, 60, QUERY_LOG)
+    for layer in range(SHAPE.num_layers):
+        assert torch.equal(full.recent_queries(layer, 8), TEXT.q[layer, :, 52:60])
+    run_pass(TEXT, QUERY_LOG, full)
     full.truncate(59)
     assert full.recent_queries(0, 8).shape[1] == 0, "what was overwritten is not taken for what was asked"
-    run_pass(full, 59, 20)  # another text, which nobody remembers at 60
-    run_pass(full, 79, QUERY_LOG)
+    run_pass(OTHER, 20, full)  # another text, which nobody remembers at 60
+    run_pass(OTHER, QUERY_LOG, full)
     full.truncate(60)
     assert full.recent_queries(0, 8).shape[1] == 0, "nor what was asked in another text"
-    run_pass(full, 60, 3)
-    assert full.queries_start() == 60 and full.recent_queries(0, 8).shape[1] == 3
+    run_pass(TEXT, 3, full)
+    assert full.queries_start() == 60 and torch.equal(full.recent_queries(0, 8), TEXT.q[0, :, 60:63])
 
 
-def test_retrieval_holds_sink_choice_and_local_window_as_exact_copies() -> None:
-    full = filled(300)
-    cache = RetrievalCache(full, TopChunks(full, CONFIG))
-    cache.select()
-    assert cache.length == 300
-    for layer, chunks in enumerate(cache.held_chunks()):
-        for head in range(2):
-            index = [c * 4 + i for c in chunks[head].tolist() for i in range(4)]
-            rows = cache.k[layer][0, head, : len(index), 0]
-            assert torch.equal(rows, mark(0, 300, layer)[0, head, index, 0])
-        assert (chunks == 0).any(1).all(), "the sink chunk always stays"
-    held = cache.k[0][0, 0, : cache.nbytes // SHAPE.bytes_per_token, 0].tolist()
-    assert held[-24:] == list(range(276, 300))
+# -------------------- the retrieval cache
 
 
-def test_chunks_of_a_text_that_was_taken_back_are_not_taken_for_those_of_the_next_one() -> None:
-    """Both texts have the same numbers of chunks; only what stands in them differs."""
-    full = filled(160)
-    retrieval = RetrievalCache(full, TopChunks(full, CONFIG))
-    retrieval.select()
-    for cache in (full, retrieval):
-        cache.truncate(20)
-    run_pass(full, 20, 140, salt=300)
-    retrieval.select()
-    for layer in range(SHAPE.num_layers):
-        for head, chunks in enumerate(retrieval.held_chunks()[layer]):
-            tokens = (chunks[:, None] * CONFIG.chunk_size + torch.arange(CONFIG.chunk_size)).flatten()
-            assert int(tokens.max()) > 20, "or this tests nothing"
-            for ours, theirs in zip((retrieval.k, retrieval.v), full.rows(layer, 0, 160), strict=True):
-                assert torch.equal(ours[layer][0, head, : len(tokens)], theirs[head, tokens])
-
-
-def test_a_second_selection_moves_only_the_chunks_that_changed() -> None:
-    full = filled(300)
-    cache = RetrievalCache(full, TopChunks(full, CONFIG))
-    cache.select()
+def test_a_selection_moves_only_the_chunks_that_changed() -> None:
+    full, cache = filled(300)
+    assert_copies(cache)
     first, before = cache.chunks_moved, cache.held_chunks()
     cache.select()
-    assert first > 0 and cache.chunks_moved == 0 and torch.equal(cache.held_chunks(), before)
-    run_pass(full, 300, 16)
+    assert first > 0 == cache.chunks_moved and torch.equal(cache.held_chunks(), before)
+    run_pass(TEXT, 16, full)
     cache.select()
-    after = cache.held_chunks()
-    changed = sum(len(set(after[i, j].tolist()) - set(before[i, j].tolist())) for i in range(2) for j in range(2))
-    assert cache.chunks_moved == changed
-    for layer in range(2):  # slots that stayed were not touched, slots that changed hold the right rows
-        for head in range(2):
-            index = [c * 4 + i for c in after[layer, head].tolist() for i in range(4)]
-            assert torch.equal(cache.k[layer][0, head, : len(index), 0], mark(0, 316, layer)[0, head, index, 0])
+    pairs = zip(cache.held_chunks().flatten(0, 1).tolist(), before.flatten(0, 1).tolist(), strict=True)
+    assert cache.chunks_moved == sum(len(set(now) - set(then)) for now, then in pairs) > 0
+    assert_copies(cache)
+
+
+def test_chunks_of_another_text_are_never_taken_for_this_one_s() -> None:
+    """Both texts have the same numbers of chunks; only what stands in them differs. Nor in what was set aside."""
+    full, cache = filled(160)
+    aside = cache.set_aside()
+    for one in (full, cache):
+        one.truncate(20)
+    read(OTHER, 160, full)
+    cache.select()
+    assert_copies(cache, other_from=20)
+    assert (cache.held_chunks() == aside.held)[aside.held > 5].any(), "or this tests nothing"
+    full.truncate(20)
+    read(TEXT, 160, full)
+    cache.put_back(aside, 20)
+    assert torch.equal(cache.held_chunks(), aside.held)
+    assert_copies(cache)
 
 
 def test_the_kernel_moves_what_stock_operations_move(kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> None:
-    moved: list[int] = []
-    move = kernel.move_chunks
+    moved, move, found = list[int](), kernel.move_chunks, []
     monkeypatch.setattr(kernel, "move_chunks", lambda *given: (moved.append(len(given[2][0])), move(*given)))
-    caches: list[RetrievalCache] = []
     for backend in (STOCK, Backend("compiled", kernel, "", kernel=kernel)):
-        torch.manual_seed(5)
-        full = filled(300)
+        full, _ = filled(300)
         full.backend = backend
         cache = RetrievalCache(full, TopChunks(full, CONFIG))
         cache.select()
-        run_pass(full, 300, 40)
+        run_pass(TEXT, 40, full)
         cache.select()
-        held = cache.set_aside()
+        aside = cache.set_aside()
         full.truncate(320)
         cache.truncate(0)
-        cache.put_back(held, 320)
-        caches.append(cache)
-    stock, compiled = caches
-    assert torch.equal(stock.held_chunks(), compiled.held_chunks()) and stock.held_chunks().numel()
+        cache.put_back(aside, 320)
+        found.append((cache.held_chunks(), held(cache)))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
     assert len(moved) == 2 * 2 * 3 and sum(moved) > 0, moved
-    rows = stock._first_recent + stock.length - stock._recent_start
-    for layer in range(2):
-        assert torch.equal(stock.k[layer][:, :, :rows], compiled.k[layer][:, :, :rows])
-        assert torch.equal(stock.v[layer][:, :, :rows], compiled.v[layer][:, :, :rows])
-
-
-def test_what_was_set_aside_is_put_back_with_its_own_text_behind_what_stayed() -> None:
-    """Another answer held chunks of the same numbers behind the prompt, with other tokens in them."""
-    full = filled(160)
-    cache = RetrievalCache(full, TopChunks(full, CONFIG))
-    cache.select()
-    aside = cache.set_aside()
-    for model in (full, cache):
-        model.truncate(20)
-    run_pass(full, 20, 140, salt=300)
-    cache.select()
-    assert (cache.held_chunks() == aside.held)[aside.held > 5].any(), "or this tests nothing"
-    full.truncate(20)
-    run_pass(full, 20, 140)
-    cache.put_back(aside, 20)
-    for layer, chunks in enumerate(cache.held_chunks()):
-        for head in range(2):
-            index = [c * 4 + i for c in chunks[head].tolist() for i in range(4)]
-            assert torch.equal(cache.k[layer][0, head, : len(index), 0], mark(0, 160, layer)[0, head, index, 0])
 
 
 def test_a_context_below_the_budget_is_held_whole() -> None:
-    full = filled(40)
-    cache = RetrievalCache(full, TopChunks(full, CONFIG))
-    cache.select()
-    assert sorted(cache.k[1][0, 1, :40, 0].tolist()) == mark(0, 40, 1)[0, 1, :, 0].tolist()
+    _, cache = filled(40)
+    assert torch.equal(held(cache).sort(2).values, torch.arange(40.0).expand(2, 2, -1))
 
 
 def test_retrieval_takes_over_exact_rows_once_the_full_cache_has_them() -> None:
-    full = filled(100)
-    cache = RetrievalCache(full, TopChunks(full, CONFIG))
-    cache.select()
-    run_pass(cache, 100, 5, salt=500)
-    assert cache.k[0][0, 0, cache.nbytes // SHAPE.bytes_per_token - 1, 0] == 604
-    run_pass(full, 100, 5)
-    run_pass(cache, 105, 1, salt=500)
-    rows = cache.nbytes // SHAPE.bytes_per_token
-    assert cache.k[0][0, 0, rows - 6 : rows, 0].tolist() == [100, 101, 102, 103, 104, 605]
+    full, cache = filled(100)
+    run_pass(OTHER, 5, cache)
+    assert (held(cache)[..., -1] == 104.5).all()
+    run_pass(TEXT, 5, full)
+    run_pass(OTHER, 1, cache)
+    assert held(cache)[1, 1, -6:].tolist() == [100, 101, 102, 103, 104, 105.5]
 
 
 @pytest.mark.parametrize("policy", [SinkOnly, HeavyHitters])
 def test_lossy_caches_slide_without_a_full_cache_to_follow(policy: type[SinkOnly] | type[HeavyHitters]) -> None:
-    full = filled(200)
+    full, _ = filled(200)
     cache = RetrievalCache(full, policy(full, CONFIG))
     cache.select()
-    for start in range(200, 700, 10):
-        run_pass(cache, start, 10)
-    assert cache.length == 700
-    rows = cache.nbytes // SHAPE.bytes_per_token
-    newest = cache.k[0][0, 0, rows - 30 : rows, 0].tolist()
-    assert newest == list(range(670, 700))
-    assert (cache.held_chunks() == 0).any(-1).all()
+    read(TEXT, 700, cache, piece=10)
+    assert cache.length == 700 and (cache.held_chunks() == 0).any(-1).all()
+    assert (held(cache)[..., -30:] == torch.arange(670, 700)).all()
 
 
-def test_streaming_positions_are_slots_and_the_window_keeps_sink_and_tail() -> None:
-    cache = StreamingCache(SHAPE, DraftConfig(num_sink=2, window=66), lambda keys, delta: keys.clone())
-    for span in cache.unseen_spans(1000):
-        positions = run_pass(cache, span.start, len(span))
-    assert positions.max() < 66
-    assert cache.length == 1000
-    for start in range(1000, 1200):
-        assert run_pass(cache, start, 1).item() < 66
-    held = cache.k[0][0, 0, : cache.nbytes // SHAPE.bytes_per_token, 0].tolist()
-    assert held[:2] == [0, 1] and held[2:] == list(range(1200 - len(held) + 2, 1200))
-
-
-def test_streaming_that_cannot_rewind_starts_again_from_nothing() -> None:
-    cache = StreamingCache(SHAPE, DraftConfig(num_sink=2, window=66), lambda keys, delta: keys.clone())
-    for span in cache.unseen_spans(1000):
-        run_pass(cache, span.start, len(span))
+def test_streaming_positions_are_slots_and_a_window_that_cannot_rewind_starts_again() -> None:
+    cache = streaming()
+    positions = [run_pass(TEXT, len(span), cache, start=span.start).positions for span in cache.unseen_spans(800)]
+    positions += [run_pass(TEXT, 1, cache).positions for _ in range(200)]
+    assert torch.cat(positions).max() == 65 and cache.length == 1000
+    tokens = held(cache)[0, 0].tolist()
+    assert tokens[:2] == [0, 1] and tokens[2:] == list(range(1000 - len(tokens) + 2, 1000)) and len(tokens) > 40
     cache.truncate(990)
     assert cache.length == 990
     cache.truncate(500)
@@ -314,18 +236,34 @@ def test_streaming_that_cannot_rewind_starts_again_from_nothing() -> None:
     assert [len(span) for span in cache.unseen_spans(500)] == [2, 48]
 
 
-def test_chunk_scores_find_the_chunk_that_matters() -> None:
-    """One key in chunk 7 points along the query: all three scores put the chunk first."""
-    generator = torch.Generator().manual_seed(0)
-    keys = 0.3 * torch.randn(2, 80, 16, generator=generator)
-    query = torch.randn(4, 1, 16, generator=generator)
-    keys[0, 59] += 3 * query[0, 0] + 3 * query[1, 0]
-    keys[1, 61] += 3 * query[2, 0] + 3 * query[3, 0]
-    means = keys.view(2, 10, 8, 16).mean(2)
-    position = torch.tensor([79])
-    assert landmark_scores(query, means, 0.25).argmax(1).tolist() == [7, 7]
-    assert attention_scores(query, keys, 8, 0.25).argmax(1).tolist() == [7, 7]
-    assert accumulated_scores(query, position, keys, 8, 0.25).argmax(1).tolist() == [7, 7]
+# -------------------- scores and choices
+
+
+def masses(queries: Tensor, keys: Tensor, scaling: float, positions: Tensor | None = None) -> Tensor:
+    """Slow twin: attention to each key in float64, summed over queries and the heads of a group, [H_kv, S]."""
+    scores = scaling * queries.double() @ keys.double().repeat_interleave(len(queries) // len(keys), 0).mT
+    if positions is not None:
+        scores = scores.masked_fill(torch.arange(keys.shape[1]) > positions[:, None], float("-inf"))
+    return torch.softmax(scores, -1).reshape(len(keys), -1, keys.shape[1]).sum(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("product", [15_000, 120_000])
+@pytest.mark.parametrize("tile", [1, 16 << 20])
+def test_scores_of_16_bit_tensors_are_not_rounded(
+    dtype: torch.dtype, product: int, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Near 15,000 products in float16 have steps of 8, in bfloat16 of 64; 120,000 is too large for float16."""
+    monkeypatch.setattr("core.ops.scores.WIDENED_BYTES", tile)
+    generator, scaling = torch.Generator().manual_seed(0), 1200 / product
+    queries = (product / 64 / 6 * (1 + 0.05 * torch.randn(4, 3, 64, generator=generator))).to(dtype)
+    keys = (6 + 0.1 * torch.randn(2, 80, 64, generator=generator)).to(dtype)
+    exact, late = masses(queries, keys, scaling), torch.tensor([23, 50, 79])
+    assert torch.allclose(landmark_scores(queries, keys, scaling).double(), exact, rtol=2e-3)
+    by_chunk = attention_scores(queries, keys, 8, scaling).double()
+    assert torch.allclose(by_chunk, exact.view(2, 10, 8).sum(-1), rtol=2e-3)
+    causal = accumulated_scores(queries, late, keys, 8, scaling).double()
+    assert torch.allclose(causal, masses(queries, keys, scaling, late).view(2, 10, 8).sum(-1), rtol=2e-3)
 
 
 def test_a_chunk_hands_a_share_of_its_score_to_the_one_behind_it() -> None:
@@ -336,12 +274,10 @@ def test_a_chunk_hands_a_share_of_its_score_to_the_one_behind_it() -> None:
 
 @pytest.mark.parametrize("num_bytes", [1, 150, 1 << 20])
 def test_layers_ranked_in_parts_are_chosen_as_each_by_itself(num_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = TopChunks(filled(128), CONFIG)
+    policy = TopChunks(filled(128)[0], CONFIG)
     monkeypatch.setattr(policies, "RANKED_BYTES", num_bytes)
     chosen = policy.choose(20, 0.25)
-    alone = [
-        top_chunks(with_neighbor_bonus(scores, CONFIG.neighbor_bonus), policy.max_chunks) for scores in policy.scores
-    ]
+    alone = [top_chunks(with_neighbor_bonus(one, CONFIG.neighbor_bonus), policy.max_chunks) for one in policy.scores]
     assert len(alone) == SHAPE.num_layers > 1 and torch.equal(chosen, torch.stack(alone))
 
 
@@ -352,40 +288,59 @@ def test_a_chunk_weighs_the_share_of_score_by_which_heads_chose_it() -> None:
     assert weights.tolist() == pytest.approx([(0.1 + 0.5 + 0.75) / 4, (0.25 + 0.25) / 4, 0.4 / 4])
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("product", [15_000, 120_000])
-@pytest.mark.parametrize("tile", [1, 16 << 20])
-def test_scores_of_16_bit_tensors_are_not_rounded(
-    dtype: torch.dtype, product: int, tile: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Near 15,000 products in float16 have steps of 8, in bfloat16 of 64; 120,000 is too large for float16."""
-    monkeypatch.setattr("core.ops.scores.WIDENED_BYTES", tile)
-    generator = torch.Generator().manual_seed(0)
-    queries = torch.full((4, 3, 64), product / 64 / 6).to(dtype)
-    keys = (6 + 0.1 * torch.randn(2, 80, 64, generator=generator)).to(dtype)
-    scaling = 1200 / product
-    exact = torch.softmax(scaling * queries.double()[0] @ keys.double().mT, -1)  # of each of 12 queries, in groups of 2
-    expected = 6 * exact[:, 0].float()
-    assert torch.allclose(landmark_scores(queries, keys, scaling), expected, rtol=1e-3)
-    blocks = expected.view(2, 10, 8).sum(-1)
-    assert torch.allclose(attention_scores(queries, keys, 8, scaling), blocks, rtol=1e-3)
-    late = torch.tensor([79, 79, 79])
-    assert torch.allclose(accumulated_scores(queries, late, keys, 8, scaling), blocks, rtol=1e-3)
-
-
-def test_accumulated_attention_does_not_look_into_the_future() -> None:
-    generator = torch.Generator().manual_seed(0)
-    keys, queries = torch.randn(2, 64, 8, generator=generator), torch.randn(4, 2, 8, generator=generator)
-    scores = accumulated_scores(queries, torch.tensor([7, 15]), keys, 8, 1.0)
-    assert (scores[:, 2:] == 0).all() and (scores[:, :2] > 0).all()
-    assert torch.allclose(scores.sum(1), torch.full((2,), 4.0))  # two queries, two heads of a group
-
-
 @given(seed=st.integers(0, 200), chunks=st.integers(1, 30), wanted=st.integers(1, 12))
 @settings(max_examples=40, deadline=None)
-def test_top_chunks_are_distinct_ascending_and_keep_the_sink(seed: int, chunks: int, wanted: int) -> None:
+def test_top_chunks_are_the_sink_and_the_best_of_the_others(seed: int, chunks: int, wanted: int) -> None:
     scores = torch.rand(3, chunks, generator=torch.Generator().manual_seed(seed))
-    chosen = top_chunks(scores, wanted)
-    assert chosen.shape == (3, min(wanted, chunks))
-    assert (chosen[:, 0] == 0).all()
-    assert (chosen.diff(dim=1) > 0).all()
+    best = [sorted([0, *(1 + row[1:].argsort(descending=True)[: wanted - 1]).tolist()]) for row in scores]
+    assert top_chunks(scores, wanted).tolist() == best
+
+
+# -------------------- policies by name
+
+
+class Oldest(TopChunks):
+    """The first chunks, whatever is asked."""
+
+    def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
+        return torch.arange(num_eligible, 0, -1).float().expand(self.full.shape.num_kv_heads, -1)
+
+
+@pytest.fixture
+def own_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "SELECTION_POLICIES", dict(SELECTION_POLICIES))
+    for _ in range(2):  # a module that is imported twice
+        register_policy("oldest", Oldest)
+
+
+def test_a_policy_of_one_s_own_chooses_and_texts_stay(own_policy: None) -> None:
+    found = {}
+    for name in ("landmark", "oldest"):
+        levels = (engine := tiny_engine(budget=96))._levels
+        levels.chunks = RetrievalConfig(budget=96, chunk_size=8, local_window=32, policy=name)
+        levels._chooser = selection_policy(levels.full, levels.chunks)
+        levels.retrieval.set_policy(levels._chooser)
+        object.__setattr__(engine.config, "retrieval", levels.chunks)
+        found[name] = answer(engine, random_prompt(400), tokens=16).token_ids, levels.retrieval.held_chunks()
+    (plain, built_in), (own, held) = found.values()
+    assert own == plain
+    assert torch.equal(held[0, 0], torch.arange(held.shape[2])) and not torch.equal(held, built_in)
+
+
+def test_a_policy_of_one_s_own_finds_landmarks_in_host_memory_too(own_policy: None) -> None:
+    needed = {name: needs_landmarks(RetrievalConfig(policy=name)) for name in policies.SELECTION_POLICIES}
+    assert needed == {"verification": False, "landmark": True, "attention": False, "oldest": True}
+    for landmarks in (True, False):
+        full = FullCache(tiny_shape(), 64, 8, offload=Offload(block_rows=16), landmarks=landmarks)
+        assert full.has_landmarks(0) is landmarks
+
+
+def test_names_of_policies_are_taken_once_and_unknown_ones_refused(own_policy: None) -> None:
+    with pytest.raises(InvalidSetting, match="already"):
+        register_policy("landmark", Oldest)
+    with pytest.raises(InvalidSetting, match="no selection policy 'newest'") as unknown:
+        check_policy("newest")
+    assert "landmark, attention" in unknown.value.hint
+    check_policy("attention", shared=True)
+    with pytest.raises(InvalidSetting, match="other processes"):
+        check_policy("oldest", shared=True)

@@ -35,8 +35,13 @@ CHUNK, BLOCK, SLOTS, CAPACITY = 4, 16, 2, 240
 CONFIG = RetrievalConfig(budget=32, chunk_size=CHUNK, local_window=8)
 Step = tuple[str, int]
 
+
+def steps_of(words: str) -> list[Step]:
+    return [(name, int(count)) for name, count in (step.split() for step in words.split(", "))]
+
+
 # Copies as late as possible with the computing as early, the reverse, everything late, and something in between
-SCHEDULES = {
+SCHEDULES: dict[str, dict[str, Any]] = {
     "late copies": {"eager": ["computing"]},
     "early copies": {"eager": ["side 1", "side 2"]},
     "early bringing": {"eager": ["computing", "side 1"]},
@@ -46,43 +51,16 @@ SCHEDULES = {
 }
 # All that offloaded layers do: blocks sent in long and in short passes, a layerwise reading of several chunks, rewinds
 # that cut a block, a pass that broke off while a piece was in use, choices that move chunks and that keep some.
-LONG: list[Step] = [
-    ("read", 50),
-    ("share", 1),
-    ("read", 45),
-    ("pass", 5),
-    ("share", 0),
-    ("read", 32),
-    ("select", 0),
-    ("guess", 3),
-    ("pass", 5),
-    ("rewind", 30),
-    ("break off", 1),
-    ("pass", 9),
-    ("layerwise", 50),
-    ("select", 0),
-    ("pass", 7),
-    ("rewind", 40),
-    ("share", 1),
-    ("pass", 5),
-    ("pass", 10),
-    ("break off", 3),
-    ("pass", 5),
-    ("abandon", 45),
-    ("rows", 0),
-    ("select", 0),
-    ("guess", 2),
-    ("share", 0),
-    ("pass", 10),
-    ("rewind", 50),
-    ("pass", 2),
-    ("read", 39),
-]
+LONG = steps_of(
+    "read 50, share 1, read 45, read 5, share 0, read 32, select 0, guess 3, read 5, rewind 30, break_off 1, read 9, "
+    "layerwise 50, select 0, read 7, rewind 40, share 1, read 5, read 10, break_off 3, read 5, abandon 45, rows 0, "
+    "select 0, guess 2, share 0, read 10, rewind 50, read 2, read 39"
+)
 # Each ends with what comes right behind a block that has not arrived yet: nothing in between waits for it.
-AT_ONCE: dict[str, list[Step]] = {
-    "cut": [("read", 50), ("rewind", 20), ("pass", 2)],
-    "attended to by the host": [("share", 2), ("read", 50), ("pass", 2)],
-    "gathered": [("read", 50), ("select", 0)],
+AT_ONCE = {
+    "cut": steps_of("read 50, rewind 20, read 2"),
+    "attended to by the host": steps_of("share 2, read 50, read 2"),
+    "gathered": steps_of("read 50, select 0"),
 }
 
 
@@ -98,53 +76,42 @@ def few_kept_rows() -> Iterator[None]:
 
 
 class Program:
-    """Calls a full and a retrieval cache as decoding does; keeps what came out."""
+    """Calls a full and a retrieval cache as decoding does; keeps what came out. A step: a method's name and a count."""
 
     def __init__(
         self, device: torch.device, capacity: int = CAPACITY, layers: int = LAYERS, offload: Offload | None = None
     ) -> None:
         shape = KVShape(layers, HEADS, KV_HEADS, DIM, torch.float32, device)
-        offload = offload or Offload(block_rows=BLOCK, num_slots=SLOTS)
-        self.full = FullCache(shape, capacity, CHUNK, offload=offload)
-        self._layers = layers
+        self.full = FullCache(shape, capacity, CHUNK, offload=offload or Offload(block_rows=BLOCK, num_slots=SLOTS))
         self.retrieval = RetrievalCache(self.full, ByVerification(self.full, CONFIG))
         self.found: list[Tensor] = []
-        self._generator = torch.Generator().manual_seed(0)
+        self._layers, self._generator = layers, torch.Generator().manual_seed(0)
 
     def run(self, steps: Sequence[Step]) -> list[Tensor]:
         for name, count in steps:
-            getattr(self, name.replace(" ", "_"))(min(count, self.full.capacity - self.full.length))
+            getattr(self, name)(min(count, self.full.capacity - self.full.length))
         self.rows(0)
         return self.found
 
-    def _made(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k, v of the device, never the same twice."""
+    def _attended(self, cache: Any, layer: int, count: int) -> None:
+        """One layer of a pass: q, k, v of the device, never the same twice; a model keeps nothing of them."""
         with _disable_current_modes():
-            heads = HEADS + 2 * KV_HEADS
-            made = torch.randn(1, heads, count, DIM, generator=self._generator)
-            return made[:, :HEADS].clone(), made[:, HEADS:-KV_HEADS].clone(), made[:, -KV_HEADS:].clone()
+            made = torch.randn(1, HEADS + 2 * KV_HEADS, count, DIM, generator=self._generator)
+            q, k, v = (part.clone() for part in made.split([HEADS, KV_HEADS, KV_HEADS], 1))
+        cache.stage(layer, k, v)
+        del k, v
+        self.found.append(cache.attend(layer, q, 0.4))
 
-    def _pass(self, cache: FullCache | RetrievalCache, count: int, layers: int | None = None) -> None:
-        layers = layers or self._layers
+    def _pass(self, cache: FullCache | RetrievalCache, count: int, layers: int) -> None:
         cache.begin(cache.length, count)
         for layer in range(layers):
-            q, k, v = self._made(count)
-            cache.stage(layer, k, v)
-            del k, v  # a model keeps nothing of a layer
-            self.found.append(cache.attend(layer, q, 0.4))
-        if layers == self._layers:
-            cache.commit(count)
+            self._attended(cache, layer, count)
 
     def read(self, count: int) -> None:
-        """A piece of a prompt, longer than what a layer has room for on the device."""
+        """A piece of a prompt, longer than what a layer has room for on the device, or the verification of a round."""
         if count:
-            self._pass(self.full, count)
-
-    def pass_(self, count: int) -> None:
-        """The verification of a round."""
-        self.read(count)
-
-    locals()["pass"] = pass_
+            self._pass(self.full, count, self._layers)
+            self.full.commit(count)
 
     def break_off(self, count: int) -> None:
         """The device ran out of memory behind the first layer, while the second used a piece."""
@@ -152,9 +119,8 @@ class Program:
             return
         self._pass(self.full, count, 1)
         if self.full._layers[1].pieces():
-            ring = self.full._ring
-            assert ring is not None
-            self.found.append(ring.take() * 2)
+            assert self.full._ring is not None
+            self.found.append(self.full._ring.take() * 2)
         self.full.truncate(self.full.length)
 
     def layerwise(self, count: int, chunk: int = 20, *, stopped: bool = False) -> None:
@@ -168,9 +134,7 @@ class Program:
             for at in range(start, stop, chunk):
                 end = min(at + chunk, stop)
                 reading.begin(at, end - at)
-                q, k, v = self._made(end - at)
-                reading.stage(layer, k, v)
-                self.found.append(reading.attend(layer, q, 0.4))
+                self._attended(reading, layer, end - at)
                 if stopped and layer == self._layers - 1:
                     reading.close()
                     return
@@ -195,8 +159,9 @@ class Program:
     def guess(self, count: int) -> None:
         """A pass over the retrieval cache, then its tokens are forgotten."""
         if self.retrieval.length and self.retrieval.length <= self.full.length < self.retrieval.length + 20:
-            unseen_spans = self.full.length - self.retrieval.length
-            self._pass(self.retrieval, unseen_spans + count)
+            count += self.full.length - self.retrieval.length
+            self._pass(self.retrieval, count, self._layers)
+            self.retrieval.commit(count)
             self.retrieval.truncate(self.full.length)
 
     def share(self, wanted: int) -> None:
@@ -205,34 +170,26 @@ class Program:
 
     def rows(self, _: int) -> None:
         """Everything that is held."""
-        length = self.full.length
+        length, held = self.full.length, self.retrieval.nbytes // self.full.shape.bytes_per_token
         for layer in range(self._layers):
             for start in (0, length // 3, max(0, length - 7)):
                 self.found += [rows.clone() for rows in self.full.rows(layer, start, length)]
             self.found.append(self.full.landmarks(layer, length // CHUNK).clone())
-            held = self.retrieval.nbytes // self.full.shape.bytes_per_token
-            self.found.append(self.retrieval.k[layer][:, :, :held].clone())
-            self.found.append(self.retrieval.v[layer][:, :, :held].clone())
+            self.found += [kind[layer][:, :, :held].clone() for kind in (self.retrieval.k, self.retrieval.v)]
 
 
-def expected(steps: Sequence[Step]) -> list[Tensor]:
-    return Program(CPU).run(steps)
-
-
-def found_on(device: SimulatedDevice, steps: Sequence[Step]) -> list[Tensor]:
+def differing(device: SimulatedDevice, steps: Sequence[Step], expected: Sequence[Tensor] | None = None) -> list[int]:
+    """The numbers of results that are others there than on the processor."""
+    expected = expected or Program(CPU).run(steps)
     with simulated(device):
-        return Program(DEVICE).run(steps)
-
-
-def differing(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[int]:
-    assert len(one) == len(other)
-    pairs = zip(one, other, strict=True)
-    return [number for number, (a, b) in enumerate(pairs) if not torch.allclose(a, b, atol=1e-6, rtol=0)]
+        found = Program(DEVICE).run(steps)
+    pairs = enumerate(zip(expected, found, strict=True))
+    return [number for number, (a, b) in pairs if not torch.allclose(a, b, atol=1e-6, rtol=0)]
 
 
 @pytest.fixture(scope="module")
 def numbers_of_long() -> list[Tensor]:
-    return expected(LONG)
+    return Program(CPU).run(LONG)
 
 
 @pytest.mark.parametrize(
@@ -243,15 +200,39 @@ def test_whatever_the_schedule_the_same_numbers_come_out(
     name: str, refused: str, numbers_of_long: list[Tensor]
 ) -> None:
     """Pinned and pageable host memory."""
-    device = SimulatedDevice(**SCHEDULES[name], refused=refused)
-    assert differing(numbers_of_long, found_on(device, LONG)) == []
+    assert differing(SimulatedDevice(**SCHEDULES[name], refused=refused), LONG, numbers_of_long) == []
 
 
 @pytest.mark.parametrize("use", AT_ONCE)
 def test_the_newest_block_is_not_read_on_the_host_before_it_arrived(use: str) -> None:
     """The last layer's newest block is the one that other waits leave on its way: they order what was read from."""
-    device = SimulatedDevice(eager=["computing"])
-    assert differing(expected(AT_ONCE[use]), found_on(device, AT_ONCE[use])) == []
+    assert differing(SimulatedDevice(eager=["computing"]), AT_ONCE[use]) == []
+
+
+any_steps = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["read", "layerwise", "abandon"]), st.integers(1, 60)),
+        st.tuples(st.sampled_from(["read", "break_off", "guess"]), st.integers(1, 10)),
+        st.tuples(st.just("rewind"), st.integers(0, 60)),
+        st.tuples(st.sampled_from(["select", "rows"]), st.just(0)),
+        st.tuples(st.just("share"), st.integers(0, 2)),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(
+    first=st.integers(20, 80),
+    steps=any_steps,
+    schedule=st.lists(st.integers(0, 4 * 6), max_size=12),
+    eager=st.sets(st.sampled_from(["computing", "side 1", "side 2"])),
+)
+@settings(max_examples=12, deadline=None)
+def test_any_program_gives_the_same_numbers_in_any_schedule(
+    first: int, steps: list[Step], schedule: list[int], eager: set[str]
+) -> None:
+    assert differing(SimulatedDevice(schedule, eager=eager), [("read", first), *steps]) == []
 
 
 # -------------------- memory
@@ -262,7 +243,7 @@ def test_caches_that_go_while_copies_are_on_their_way_free_no_host_memory_in_use
     """Another model is chosen in the middle of a pass; the simulated device states a fault."""
     with simulated(SimulatedDevice(eager=[eager])):
         program = Program(DEVICE)
-        program.run([("read", 50), ("read", 45)])
+        program.run(steps_of("read 50, read 45"))
         program.full.begin(program.full.length, 1)
         program.found.clear()
         del program
@@ -270,16 +251,16 @@ def test_caches_that_go_while_copies_are_on_their_way_free_no_host_memory_in_use
         torch.zeros(4, device=DEVICE)
 
 
-def conveyor_and_memory() -> tuple[transfer.PrefetchRing, transfer.HostRows]:
+def ring_and_memory() -> tuple[transfer.PrefetchRing, transfer.HostRows]:
     memory = transfer.HostRows((3, 4), torch.float32, DEVICE)
     memory.rows.copy_(torch.ones(3, 4))
     return transfer.PrefetchRing((4,), torch.float32, DEVICE, 2), memory
 
 
 @pytest.mark.parametrize("way", ["to the device", "to the host"])
-def test_a_conveyor_that_goes_leaves_its_buffers_to_the_copies_that_use_them(way: str) -> None:
+def test_a_ring_that_goes_leaves_its_buffers_to_the_copies_that_use_them(way: str) -> None:
     with simulated(SimulatedDevice()):
-        ring, memory = conveyor_and_memory()
+        ring, memory = ring_and_memory()
         if way == "to the device":
             ring.begin([memory.rows[0]])
         else:
@@ -290,10 +271,10 @@ def test_a_conveyor_that_goes_leaves_its_buffers_to_the_copies_that_use_them(way
         torch.zeros(4, device=DEVICE)
 
 
-def test_a_new_conveyor_may_bring_at_once() -> None:
+def test_a_new_ring_may_bring_at_once() -> None:
     """Its buffers may be memory that is still written to for their last owner."""
     with simulated(SimulatedDevice(eager=["side 1"])):
-        ring, memory = conveyor_and_memory()
+        ring, memory = ring_and_memory()
         ring.begin([memory.rows[:1]])
         assert ring.take().tolist() == [[1.0] * 4]
 
@@ -367,43 +348,12 @@ def test_a_reading_that_is_stopped_gives_its_memory_back() -> None:
     device = SimulatedDevice(measured=True)
     with simulated(device):
         program = Program(DEVICE)
-        program.run([("read", 50)])
+        program.run(steps_of("read 50"))
         program.found.clear()
         program.full.votes.forget()
         before = device.live_bytes
-        for name in ("abandon", "break off"):
+        for name in ("abandon", "break_off"):
             program.run([(name, 45)])
             program.found.clear()
             program.full.votes.forget()
             assert device.live_bytes == before, name
-
-
-# -------------------- any program
-
-
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from(["read", "layerwise", "abandon"]), st.integers(1, 60)),
-        st.tuples(st.sampled_from(["pass", "break off", "guess"]), st.integers(1, 10)),
-        st.tuples(st.just("rewind"), st.integers(0, 60)),
-        st.tuples(st.sampled_from(["select", "rows"]), st.just(0)),
-        st.tuples(st.just("share"), st.integers(0, 2)),
-    ),
-    min_size=1,
-    max_size=6,
-)
-numbers = st.lists(st.integers(0, 4 * 6), max_size=12)
-
-
-@given(
-    first=st.integers(20, 80),
-    steps=steps,
-    schedule=numbers,
-    eager=st.sets(st.sampled_from(["computing", "side 1", "side 2"])),
-)
-@settings(max_examples=12, deadline=None)
-def test_any_program_gives_the_same_numbers_in_any_schedule(
-    first: int, steps: list[Step], schedule: list[int], eager: set[str]
-) -> None:
-    steps = [("read", first), *steps]
-    assert differing(expected(steps), found_on(SimulatedDevice(schedule, eager=eager), steps)) == []

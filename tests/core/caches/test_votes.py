@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 import torch
+from torch import Tensor
 
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
@@ -19,14 +20,11 @@ from core.ops.native import KEPT_AS, VOTERS, SmallRows
 from core.ops.reach import Asked
 from core.ops.scaled_rows import rounded, widened
 from core.ops.scores import MOST_GROUPS, Tally
-from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine, tiny_shape
+from tests.core.caches.passes import Text, read_by_layers, run_pass
+from tests.core.toys import CPU, loaded, random_prompt, tiny_config, tiny_engine, tiny_shape
 
-CPU = torch.device("cpu")
 
-
-def votes_reference(
-    q: torch.Tensor, k: torch.Tensor, scaling: float, chunk: int, softcap: float | None = None
-) -> torch.Tensor:
+def votes_reference(q: Tensor, k: Tensor, scaling: float, chunk: int, softcap: float | None = None) -> Tensor:
     """Slow twin: the whole softmax in float64, summed over VOTERS tokens, the heads of a group and a chunk's keys."""
     heads, num_new, kv_heads, total = q.shape[1], q.shape[2], k.shape[1], k.shape[2]
     scores = scaling * q.double() @ widened(k, torch.float64).repeat_interleave(heads // kv_heads, 1).mT
@@ -51,11 +49,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("shape", "kept", "by_matrices"), list(product(SHAPES, KEPT_AS, [False, True]))[::5], ids=str)
 def test_votes_equal_their_slow_twin_and_attention_stays_to_the_last_bit(
-    kernel: SmallRows,
-    monkeypatch: pytest.MonkeyPatch,
-    shape: tuple[int, int, int, int, int, int],
-    kept: torch.dtype,
-    by_matrices: bool,
+    kernel: SmallRows, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], kept: torch.dtype, by_matrices: bool
 ) -> None:
     if by_matrices and not kernel.has_matrices:
         pytest.skip("this processor has no matrix units")
@@ -74,13 +68,11 @@ def test_votes_equal_their_slow_twin_and_attention_stays_to_the_last_bit(
     assert not torch.allclose(votes.double(), expected.roll(1, 2), atol=most) or expected.shape[2] == 1, "the control"
 
 
-def test_what_is_not_counted_attends_all_the_same(kernel: SmallRows) -> None:
-    q, (k, v) = torch.randn(1, 4, 3, 64), torch.randn(2, 1, 4, 100, 64)
-    for chunk in (4, 12, 64):
-        out, votes = kernel.with_votes(q, k, v, 0.3, chunk)
-        assert votes is None and torch.equal(out, kernel(q, k, v, 0.3))
-    many = torch.randn(1, 4, 40, 64)
-    assert kernel.with_votes(many, k, v, 0.3, 8)[1] is None
+@pytest.mark.parametrize(("rows", "chunk"), [(3, 4), (3, 12), (3, 64), (40, 8)])
+def test_what_is_not_counted_attends_all_the_same(kernel: SmallRows, rows: int, chunk: int) -> None:
+    q, (k, v) = torch.randn(1, 4, rows, 64), torch.randn(2, 1, 4, 100, 64)
+    out, votes = kernel.with_votes(q, k, v, 0.3, chunk)
+    assert votes is None and torch.equal(out, kernel(q, k, v, 0.3))
 
 
 def test_the_newest_are_those_of_the_last_tokens_kept() -> None:
@@ -88,16 +80,13 @@ def test_the_newest_are_those_of_the_last_tokens_kept() -> None:
     votes.open(100, 10)
     numbers = torch.arange(3.0)[None, :, None].expand(1, 3, 20) + 1  # of tokens 100 to 103, 104 to 107, 108 and 109
     votes.put(0, Counted(100, VOTERS, numbers))
-    found = {last: votes.newest(0, last + 1, 5) for last in range(98, 112)}
-    assert [found[last] for last in (98, 99, 110, 111)] == [None] * 4
     # a full group alone, else with the one before it
-    expected = {100: 1, 102: 1, 103: 1, 104: 3, 106: 3, 107: 2, 108: 5, 109: 5}
+    expected = {98: None, 99: None, 100: 1, 102: 1, 103: 1, 104: 3, 106: 3, 107: 2, 108: 5, 109: 5, 110: None}
     for last, number in expected.items():
-        got = found[last]
-        assert got is not None and got.tolist() == [[number] * 5], last
-    none, whole = votes.newest(0, 105, 0), votes.newest(0, 105)
-    assert none is not None and none.shape == (1, 0) and whole is not None and whole.shape == (1, 20)
-    assert votes.newest(0, 105, 21) is None and votes.newest(1, 105, 5) is None
+        got = votes.newest(0, last + 1, 5)
+        assert (got is None) if number is None else (got is not None and got.tolist() == [[number] * 5]), last
+    shapes = [None if (found := votes.newest(0, 105, n)) is None else found.shape[1] for n in (0, None, 21)]
+    assert shapes == [0, 20, None] and votes.newest(1, 105, 5) is None
     votes.truncate(101)
     assert votes.newest(0, 101, 5) is not None
     votes.truncate(100)
@@ -106,146 +95,85 @@ def test_the_newest_are_those_of_the_last_tokens_kept() -> None:
 
 def test_a_choice_after_verification_has_the_chunks_of_exact_attention(kernel: SmallRows) -> None:
     """Level by level through a model: what the pass counted is the attention of its rows, not of the rows before."""
-    tiny = loaded(tiny_config("llama", heads=4, kv_heads=2), 5)
-    model = prepared(tiny.module, tiny.dims, torch.float32, CPU, Backend("compiled", kernel, "", kernel=kernel))
-    full = FullCache(model.shape, 1000, 8, backend=Backend("compiled", kernel, "", kernel=kernel))
-    judge = CachedModel("full", model.module, full, CPU)
-    tokens = Context(random_prompt(909))
+    tiny, backend = loaded(tiny_config(heads=4, kv_heads=2), 5), Backend("compiled", kernel, "", kernel=kernel)
+    model = prepared(tiny.module, tiny.dims, torch.float32, CPU, backend)
+    full = FullCache(model.shape, 1000, 8, backend=backend)
+    verifier, tokens = CachedModel("full", model.module, full, CPU), Context(random_prompt(909))
     for at in range(0, 900, 300):
-        judge.feed(tokens, range(at, at + 300), 1)
+        verifier.feed(tokens, range(at, at + 300), 1)
     full.votes.wanted = True
     config = RetrievalConfig(budget=128, local_window=64, query_window=VOTERS)
     policy, landmarks = ByVerification(full, config), TopChunks(full, config)
     assert torch.equal(policy.choose(80, 0.25), landmarks.choose(80, 0.25)), "nothing was counted yet"
-    judge.feed(tokens, range(900, 908), 8)
-    counted = policy.score(1, 80, 0.25)
+    verifier.feed(tokens, range(900, 908), 8)
     queries, keys = full.recent_queries(1, VOTERS), full.rows(1, 0, 908)[0]
     expected = votes_reference(queries[None], keys[None], model.shape.head_dim**-0.5, 8)[:, -1, :80]
-    assert torch.allclose(counted.double(), expected, atol=1e-5)
+    assert torch.allclose(policy.score(1, 80, 0.25).double(), expected, atol=1e-5)
     full.truncate(900)
     assert torch.equal(policy.score(1, 80, 0.25), landmarks.score(1, 80, 0.25)), "the pass was taken back"
 
 
+# heads, KV heads, cached, new, blocks that come together, soft cap, share of the blocks that the host attends to
 OFFLOADED = [
-    (8, 8, 300, 13, 8, None),
-    (6, 3, 300, 1, 3, None),
-    (4, 2, 300, 40, 8, None),  # more groups of four tokens than are kept
-    (4, 4, 5, 7, 8, None),  # nothing has left for the host
-    (4, 2, 300, 9, 8, 2.0),
-    (4, 2, 300, 120, 3, None),  # a long pass: its last tokens vote
+    (8, 8, 300, 13, 8, None, 0.0),
+    (6, 3, 300, 1, 3, None, 0.5),
+    (4, 2, 300, 40, 8, None, 0.9),  # more groups of four tokens than are kept
+    (4, 4, 5, 7, 8, None, 0.5),  # nothing has left for the host
+    (4, 1, 300, 9, 8, 2.0, 0.9),
+    (4, 2, 300, 120, 3, None, 0.5),  # a long pass: its last tokens vote
 ]
+WAYS = ["verification", "prompt", "prompt, layer by layer"]
 
 
-@pytest.mark.parametrize(
-    ("shape", "kept", "way"),
-    list(product(OFFLOADED, [torch.float32, torch.float16], ["verification", "prompt", "prompt, layer by layer"]))[::5],
-    ids=str,
-)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kept", [torch.float32, torch.float16])
+@pytest.mark.parametrize("case", OFFLOADED, ids=str)
 def test_a_layer_in_host_memory_counts_what_its_slow_twin_counts(
-    shape: tuple[int, int, int, int, int, float | None], kept: torch.dtype, way: str
-) -> None:
-    layerwise = way.endswith("layer")
-    heads, kv_heads, cached, new, group, softcap = shape
-    sizes = tiny_shape(layers=2, heads=heads, kv_heads=kv_heads, dim=16)._replace(narrow=kept)
-    offload = Offload(num_resident=0, block_rows=16, group=group)
-    full, generator = FullCache(sizes, cached + new + 40, 8, offload=offload), torch.Generator().manual_seed(new)
-    asked, keys, q = Asked(softcap=softcap) if softcap else None, [], torch.empty(0)
-    full.votes.wanted = way == "verification"
-    for count in (cached, new):
-        reading = full.layerwise(count, full.workspace(full.length + count)) if layerwise else None
-        if reading is None:
-            full.begin(full.length, count)
-        for layer in range(2):
-            q = torch.randn(1, heads, count, 16, generator=generator)
-            k, v = torch.randn(2, 1, kv_heads, count, 16, generator=generator)
-            if layer == 1:
-                keys.append(k.to(kept).float())
-            if reading is None:
-                full.stage(layer, k, v)
-                full.attend(layer, q, 0.7, asked)
-            else:
-                reading.enter(layer)
-                reading.begin(full.length, count)
-                reading.stage(layer, k, v)
-                reading.attend(layer, q, 0.7, asked)
-                reading.leave(layer)
-        if reading is None:
-            full.commit(count)
-        else:
-            reading.commit()
-            reading.close()
-    found, counted = full.votes.newest(1, cached + new), full.votes._by_layer[1]
-    by_groups = way == "verification" and new <= 64
-    group = max(VOTERS, -(-new // MOST_GROUPS)) if by_groups else VOTERS
-    behind = new % group if by_groups else 0  # an incomplete group votes with the one before it
-    asked_rows = q[:, :, -min(new, group + behind) :]
-    expected = votes_reference(asked_rows, torch.cat(keys, 2), 0.7, 8, softcap).sum(1)
-    assert found is not None and counted.group == group and not full.has_landmarks(1)
-    assert torch.allclose(found.double(), expected, atol=1e-4)
-    assert not torch.allclose(found.double(), expected.roll(1, 1), atol=1e-3), "the control"
-
-
-def counted(
-    share: float, new: int, heads: int, kv_heads: int, softcap: float | None, kept: torch.dtype, wanted: bool
-) -> Counted:
-    """By the last layer of a cache in host memory, of whose blocks the host attends to a share."""
-    sizes = tiny_shape(layers=2, heads=heads, kv_heads=kv_heads, dim=16)._replace(narrow=kept)
-    full = FullCache(sizes, 600, 8, offload=Offload(block_rows=32, group=3))
-    full.let_host_attend(share)
-    full.votes.wanted = wanted
-    generator, asked = torch.Generator().manual_seed(new), Asked(softcap=softcap) if softcap else None
-    for count in (500, new):
-        full.begin(full.length, count)
-        for layer in range(2):
-            q = torch.randn(1, heads, count, 16, generator=generator)
-            full.stage(layer, *torch.randn(2, 1, kv_heads, count, 16, generator=generator))
-            full.attend(layer, q, 0.7, asked)
-        full.commit(count)
-    votes = full.votes.newest(1, full.length, full.length // 8)
-    assert votes is not None, "counted for every chunk"
-    return full.votes._by_layer[1]
-
-
-HALF_PRECISION = [(torch.float32, True), (torch.float16, True), (torch.float32, False)]  # and whether votes are wanted
-
-
-@pytest.mark.parametrize(
-    ("asked", "case", "counting"),
-    list(product([(0.5, 1), (0.9, 26), (0.5, 40)], [(4, 4, None), (6, 2, None), (4, 1, 2.0)], HALF_PRECISION))[::4],
-    ids=str,
-)
-def test_what_the_host_attends_to_counts_as_if_it_had_been_brought(
-    asked: tuple[float, int],
-    case: tuple[int, int, float | None],
-    counting: tuple[torch.dtype, bool],
+    case: tuple[int, int, int, int, int, float | None, float],
+    kept: torch.dtype,
+    way: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (share, new), (kept, wanted) = asked, counting
-    brought, helped = counted(0.0, new, *case, kept, wanted), counted(share, new, *case, kept, wanted)
-    assert helped[:2] == brought[:2] and helped.votes.shape == brought.votes.shape
-    assert torch.allclose(helped.votes, brought.votes, rtol=1e-3, atol=1e-7)
-    moved = Tally.add_oldest
-    monkeypatch.setattr(
-        Tally, "add_oldest", lambda own, masses: moved(own, Masses(masses.shares.roll(1, 0), masses.lse))
-    )
-    wrong = counted(share, new, *case, kept, wanted).votes
-    assert not torch.allclose(wrong, brought.votes, rtol=1e-3, atol=1e-7), "the control"
+    heads, kv_heads, cached, new, together, softcap, share = case
+    shape = tiny_shape(layers=2, heads=heads, kv_heads=kv_heads, dim=16)._replace(narrow=kept)
+    text, asked = Text(shape), Asked(softcap=softcap) if softcap else None
+
+    def newest() -> Tensor:
+        full = FullCache(shape, cached + new + 40, 8, offload=Offload(block_rows=16, group=together))
+        full.let_host_attend(share)
+        full.votes.wanted = way == "verification"
+        for count in (cached, new):
+            if way.endswith("layer"):
+                read_by_layers(text, count, full, chunk=32, asked=asked)
+            else:
+                run_pass(text, count, full, asked=asked)
+        found = full.votes.newest(1, cached + new)
+        assert found is not None and full.votes._by_layer[1].group == group and not full.has_landmarks(1)
+        return found.double()
+
+    by_groups = way == "verification" and new <= 64
+    group = max(VOTERS, -(-new // MOST_GROUPS)) if by_groups else VOTERS
+    voters = min(new, group + (new % group if by_groups else 0))  # an incomplete group votes with the one before it
+    q, keys = text.rows(1, cached + new - voters, cached + new)[0], text.k[1, None, :, : cached + new]
+    expected = votes_reference(q, keys.to(kept).float(), 0.4, 8, softcap).sum(1)
+    assert torch.allclose(newest(), expected, atol=1e-4)
+    assert not torch.allclose(newest(), expected.roll(1, 1), atol=1e-3), "the control"
+    if share and cached > 128 and new <= 64 and not way.endswith("layer"):
+        add = Tally.add_oldest
+        rolled = lambda own, masses: add(own, Masses(masses.shares.roll(1, 0), masses.lse))  # noqa: E731
+        monkeypatch.setattr(Tally, "add_oldest", rolled)
+        assert not torch.allclose(newest(), expected, atol=1e-3), "the control of what the host counts"
 
 
 def test_what_a_seed_draws_does_not_depend_on_how_a_prompt_came_to_be_read() -> None:
     """At once, after a shorter question about the same book, or held already: the same tokens choose the chunks."""
-    sampled = GenerationConfig(
-        method="retrieval",
-        max_new_tokens=30,
-        sampling=SamplingParams(temperature=1.0),
-        speculation=SpeculationConfig(gamma2=4, adaptive=False),
-    )
-    prompt = random_prompt(500)
-    found = []
-    for earlier in ([], [prompt[:470]], [prompt[:497]], [prompt]):
+    shape, sampling = SpeculationConfig(gamma2=4, adaptive=False), SamplingParams(temperature=1.0)
+    sampled = GenerationConfig(method="retrieval", max_new_tokens=30, sampling=sampling, speculation=shape)
+    prompt, found = random_prompt(500), []
+    for earlier in (0, 470, 497, 500):
         engine = tiny_engine(offload=Offload(block_rows=16), prefill_chunk=64)
-        for text in earlier:
-            list(engine.generate(text, sampled))
+        if earlier:
+            list(engine.generate(prompt[:earlier], sampled))
         list(engine.read(prompt))
         engine._levels.retrieval.select()
         found.append(engine._levels.retrieval.held_chunks().sort(2).values)

@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,26 +24,8 @@ from core.ops.threads import process_threads
 
 VOCAB, BOOK, NEW = 64, 400, 160
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.01)  # both write the script; times are used in one
-# As measured on a 1.5B target with a 0.5B draft: draft 0.27, retrieval 0.75, full 1 and 0.12 more for each further row
-ROW = 0.12
-
-
-class Clock:
-    """Seconds that passes, and nothing else, take."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    @classmethod
-    def set(cls, monkeypatch: pytest.MonkeyPatch) -> "Clock":
-        """The clock of all rounds from now on."""
-        clock = cls()
-        for module in ("core.decoding.methods", "core.decoding.pace", "core.decoding.speculative"):
-            monkeypatch.setattr(f"{module}.time", clock)
-        return clock
-
-    def perf_counter(self) -> float:
-        return self.now
+ROW = 0.12  # of a pass over the full cache, for each row but the first: as measured on a 1.5B target
+DEAR, CHEAP = (0.27, 0.75), (0.05, 0.3)  # draft (of 0.5B) and retrieval passes, where one over the full cache costs 1
 
 
 class ScriptedCache:
@@ -62,10 +44,9 @@ class ScriptedCache:
 
 
 class ScriptedPart(ScriptedCache, RetrievalCache):  # type: ignore[misc]
-    """A part of the full cache, which takes over what that has seen."""
+    """A part of the full cache, which takes over what that has seen; choosing takes no time here."""
 
-    length = 0
-    tokens_since_selection = 0  # choosing takes no time here
+    length = tokens_since_selection = 0
 
     def __init__(self, full: ScriptedCache) -> None:
         self.length, self._scripted = 0, full
@@ -77,170 +58,137 @@ class ScriptedPart(ScriptedCache, RetrievalCache):  # type: ignore[misc]
 class ScriptedModel(CachedModel):
     """Writes the script, but for places where it is wrong; a pass takes `cost` and `row` for each further row."""
 
-    def __init__(self, name: str, clock: Clock, script: Sequence[int], right: float, cost: float, row: float) -> None:
-        super().__init__(name, nn.Module(), cast(Any, ScriptedCache()), torch.device("cpu"))
+    def __init__(self, name: str, world: "World", right: float, cost: float, row: float, cache: ScriptedCache) -> None:
+        super().__init__(name, nn.Module(), cast(Any, cache), torch.device("cpu"))
         rng = random.Random(f"{name} {right}")
-        self._writes = [token if rng.random() < right else (token + 1) % VOCAB for token in script]
-        self._clock, self._cost, self._row = clock, cost, row
+        self._writes = [token if rng.random() < right else (token + 1) % VOCAB for token in world.script]
+        self._world, self._cost, self._row = world, cost, row
 
     def feed_tokens(self, token_ids: Sequence[int], start: int, keep: int) -> Tensor:
-        cache = cast(ScriptedCache, self.cache)
+        cache, rows = cast(ScriptedCache, self.cache), len(token_ids)
         assert start == cache.length
-        rows, cache.length = len(token_ids), start + len(token_ids)
-        self._clock.now += (seconds := self._cost + self._row * (rows - 1))
+        cache.length += rows
+        self._world.now += (seconds := self._cost + self._row * (rows - 1))
+        self._world.passes.append((self.name, rows))
+        if self._world.cancel:
+            self._world.cancel.set()
         self.meter.took(rows, 0, seconds, process_threads().changes)
-        logits = torch.zeros(keep, VOCAB)
-        for place in range(keep):
-            logits[place, self._writes[cache.length - keep + place + 1]] = 10.0
-        return logits
+        following = torch.tensor(self._writes[cache.length - keep + 1 : cache.length + 1])
+        return 10.0 * torch.nn.functional.one_hot(following, VOCAB).float()
 
 
-def counting(real: Callable[..., Tensor], cancel: threading.Event | None = None) -> Any:
-    """`feed_tokens` that keeps the models and sizes of passes, and cancels during the first one."""
+class World:
+    """A book, an answer that is the script, a clock that only passes move, and the parts of a decoder.
 
-    def feed(model: ScriptedModel, token_ids: Sequence[int], start: int, keep: int) -> Tensor:
-        feed.sizes.append((model.name, len(token_ids)))  # type: ignore[attr-defined]
-        if cancel:
-            cancel.set()
-        return real(model, token_ids, start, keep)
+    Args:
+        kind: an answer that quotes the book, has nothing of it, changes, or misleads.
+        acceptance: how often draft and retrieval cache are right.
+        costs: seconds of their passes.
+    """
 
-    feed.sizes = []  # type: ignore[attr-defined]
-    return feed
+    cancel: threading.Event | None = None  # set by the next pass
 
-
-def text(kind: str, tokens: int) -> list[int]:
-    """A book and an answer: one that quotes it, one that has nothing of it, one that changes, one that misleads."""
-    rng = random.Random(kind)
-    book = [rng.randrange(VOCAB) for _ in range(BOOK)]
-    quoted, new = book[40 : 40 + tokens], [rng.randrange(VOCAB) for _ in range(tokens)]
-    misleading = [token for at in range(0, tokens, 4) for token in (*book[at : at + 3], rng.randrange(VOCAB))]
-    mixed = [*quoted[: tokens // 3], *new[: tokens // 3], *quoted[tokens // 3 :]]
-    return [*book, *{"quote": quoted, "new": new, "mixed": mixed, "misleading": misleading}[kind][:tokens]]
-
-
-def seconds(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    name: str,
-    kind: str,
-    *,
-    sampling: SamplingParams,
-    acceptance: tuple[float, float],
-    costs: tuple[float, float],
-    row: float = ROW,
-    full: float = 1.0,
-) -> float:
-    """What an answer takes, in plain tokens' time for the same answer."""
-    clock = Clock.set(monkeypatch)
-    script = [*text(kind, NEW), *[0] * 80]
-    return (
-        answered(
-            Decoder(name, scripted(clock, script, tmp_path, acceptance, costs, row, full), sampling, ADAPTIVE),
-            clock,
-            script,
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        folder: Path,
+        kind: str,
+        acceptance: tuple[float, float],
+        costs: tuple[float, float] = DEAR,
+    ) -> None:
+        for module in ("core.decoding.methods", "core.decoding.pace", "core.decoding.speculative"):
+            monkeypatch.setattr(f"{module}.time", self)
+        self.now, self.passes = 0.0, list[tuple[str, int]]()
+        self.script = [*self._text(kind), *[0] * 80]
+        full = ScriptedCache(BOOK - 1)
+        models: dict[str, Any] = {
+            "draft": ScriptedModel("draft", self, acceptance[0], costs[0], costs[0] * ROW, ScriptedCache()),
+            "retrieval": ScriptedModel("retrieval", self, acceptance[1], costs[1], ROW, ScriptedPart(full)),
+            "full": ScriptedModel("full", self, 1.0, 1.0, ROW, full),
+        }
+        self.parts = Parts(
+            **models,
+            index=TokenIndex(),
+            vocab=VOCAB,
+            evicting=lambda _: models["full"],
+            config=RetrievalConfig(),
+            costs_about=lambda: str(costs),
+            costs_folder=folder,
+            most_guesses=lambda: 24,
         )
-        / full
-    )
+
+    @staticmethod
+    def _text(kind: str) -> list[int]:
+        rng = random.Random(kind)
+        book = [rng.randrange(VOCAB) for _ in range(BOOK)]
+        quoted, new = book[40 : 40 + NEW], [rng.randrange(VOCAB) for _ in range(NEW)]
+        misleading = [token for at in range(0, NEW, 4) for token in (*book[at : at + 3], rng.randrange(VOCAB))]
+        mixed = [*quoted[: NEW // 3], *new[: NEW // 3], *quoted[NEW // 3 :]]
+        return [*book, *{"quote": quoted, "new": new, "mixed": mixed, "misleading": misleading}[kind][:NEW]]
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def decoder(self, method: str, sampling: SamplingParams) -> Decoder:
+        return Decoder(method, self.parts, sampling, SpeculationConfig())
+
+    def seconds(self, method: str, sampling: SamplingParams) -> float:
+        """Seconds of a token of an answer behind the book."""
+        decoder, tokens = self.decoder(method, sampling), self.script[:BOOK]
+        self.parts.full.cache.truncate(BOOK - 1)
+        decoder.start(Context(tokens))
+        began = self.now
+        while len(tokens) < BOOK + NEW:
+            tokens += decoder.step(Context(tokens), TokenSampler(torch.Generator())).tokens
+        assert tokens == self.script[: len(tokens)], "the text is the target's"
+        return (self.now - began) / (len(tokens) - BOOK)
 
 
-ADAPTIVE = SpeculationConfig()
+@pytest.fixture
+def worst(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The dearest token, whatever is accepted at either level and whatever passes cost."""
+    grid = (((0.1, 0.3), DEAR), ((0.95, 0.3), DEAR), ((0.1, 0.99), DEAR), ((0.6, 0.93), DEAR), ((0.1, 0.3), CHEAP))
+
+    def seconds(method: str, kind: str, sampling: SamplingParams) -> float:
+        return max(World(monkeypatch, tmp_path, kind, *costs).seconds(method, sampling) for costs in grid)
+
+    return seconds
 
 
-def scripted(
-    clock: Clock,
-    script: Sequence[int],
-    tmp_path: Path,
-    acceptance: tuple[float, float],
-    costs: tuple[float, float],
-    row: float = ROW,
-    full: float = 1.0,
-) -> Parts:
-    (level1, level2), (draft, retrieval) = acceptance, costs
-    models = {
-        "draft": ScriptedModel("draft", clock, script, level1, draft, draft * row),
-        "retrieval": ScriptedModel("retrieval", clock, script, level2, retrieval, row),
-        "full": ScriptedModel("full", clock, script, 1.0, full, row),
-    }
-    models["full"].cache = cast(Any, full_cache := ScriptedCache(BOOK - 1))
-    models["retrieval"].cache = cast(Any, ScriptedPart(full_cache))
-    return Parts(
-        **models,
-        index=TokenIndex(),
-        vocab=VOCAB,
-        evicting=lambda _: models["full"],
-        config=RetrievalConfig(),
-        costs_about=lambda: f"{costs} {row} {full}",
-        costs_folder=tmp_path,
-        most_guesses=lambda: 24,
-    )
-
-
-def answered(decoder: Decoder, clock: Clock, script: Sequence[int]) -> float:
-    """Seconds of a token of an answer behind the book."""
-    tokens = list(script[:BOOK])
-    decoder.start(Context(tokens))
-    began = clock.now
-    while len(tokens) < BOOK + NEW:
-        tokens += decoder.step(Context(tokens), TokenSampler(torch.Generator())).tokens
-    assert tokens == script[: len(tokens)], "the text is the target's"
-    return (clock.now - began) / (len(tokens) - BOOK)
-
-
-DEAR, CHEAP = (0.27, 0.75), (0.05, 0.3)  # draft and retrieval passes, where one over the full cache costs 1
-# What is accepted at either level, and what passes cost
-GRID = (((0.1, 0.3), DEAR), ((0.95, 0.3), DEAR), ((0.1, 0.99), DEAR), ((0.6, 0.93), DEAR), ((0.1, 0.3), CHEAP))
-
-
-def worst(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, kind: str, sampling: SamplingParams) -> float:
-    return max(
-        seconds(monkeypatch, tmp_path, name, kind, sampling=sampling, acceptance=acceptance, costs=costs)
-        for acceptance, costs in GRID
-    )
-
-
-@pytest.mark.parametrize("name", ["triforce-lookup", "triforce", "retrieval", "lookup", "draft"])
+@pytest.mark.parametrize("method", ["triforce-lookup", "triforce", "retrieval", "lookup", "draft"])
 @pytest.mark.parametrize(
     ("kind", "sampling"),
     [("quote", GREEDY), ("new", GREEDY), ("misleading", GREEDY), ("mixed", SAMPLED), ("misleading", SAMPLED)],
     ids=["quote", "new", "misleading", "mixed, sampled", "misleading, sampled"],
 )
-def test_no_method_loses_more_than_it_may(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, kind: str, sampling: SamplingParams
-) -> None:
-    assert worst(monkeypatch, tmp_path, name, kind, sampling) <= 1 + MOST_LOSS + 0.001
+def test_no_method_loses_more_than_it_may(worst: Any, method: str, kind: str, sampling: SamplingParams) -> None:
+    assert worst(method, kind, sampling) <= 1 + MOST_LOSS + 0.001
 
 
-def test_the_ledger_holds_even_where_nothing_is_learnt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_ledger_holds_even_where_nothing_is_learnt(worst: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecentAcceptance, "add", lambda *_: None)
-    assert worst(monkeypatch, tmp_path, "triforce", "new", GREEDY) <= 1 + MOST_LOSS + 0.001
+    assert worst("triforce", "new", GREEDY) <= 1 + MOST_LOSS + 0.001
     for limit in ("MOST_LOSS", "STOP_LOSS", "TRIED"):
         monkeypatch.setattr(ledger, limit, 99.0)
-    assert worst(monkeypatch, tmp_path, "triforce", "new", GREEDY) > 1.05
+    assert worst("triforce", "new", GREEDY) > 1.05
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(
-    ("name", "kind", "costs", "most"),
+    ("method", "kind", "costs", "most"),
     [
-        ("lookup", "quote", (0.27, 0.75), 0.3),  # straight to the target: a retrieval pass would not pay
-        ("triforce-lookup", "quote", (0.27, 0.75), 0.3),
-        ("lookup", "mixed", (0.27, 0.75), 0.6),
-        ("triforce", "new", (0.05, 0.3), 0.65),
-        ("retrieval", "new", (0.05, 0.3), 0.6),
-        ("draft", "new", (0.05, 0.3), 0.4),
+        ("lookup", "quote", DEAR, 0.3),  # straight to the target: a retrieval pass would not pay
+        ("triforce-lookup", "quote", DEAR, 0.3),
+        ("lookup", "mixed", DEAR, 0.6),
+        ("triforce", "new", CHEAP, 0.65),
+        ("retrieval", "new", CHEAP, 0.6),
+        ("draft", "new", CHEAP, 0.4),
     ],
 )
 def test_guessing_that_pays_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    name: str,
-    kind: str,
-    costs: tuple[float, float],
-    most: float,
-    sampling: SamplingParams,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str, kind: str, costs: Any, most: float, sampling: Any
 ) -> None:
-    took = seconds(monkeypatch, tmp_path, name, kind, sampling=sampling, acceptance=(0.95, 0.99), costs=costs)
-    assert took < most
+    assert World(monkeypatch, tmp_path, kind, (0.95, 0.99), costs).seconds(method, sampling) < most
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -248,23 +196,15 @@ def test_a_greedy_answer_begins_with_what_the_last_one_has_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sampling: SamplingParams
 ) -> None:
     """Where a draft is nearly always right, a second answer is faster; sampled ones depend on none before."""
-    clock = Clock.set(monkeypatch)
-    script = [*text("new", NEW), *[0] * 80]
-    parts, took = scripted(clock, script, tmp_path, (0.95, 0.3), (0.27, 0.3)), []
-    for _ in range(2):
-        parts.full.cache.truncate(BOOK - 1)
-        took.append(answered(Decoder("draft", parts, sampling, ADAPTIVE), clock, script))
-    assert took[1] < 0.98 * took[0] if sampling.greedy else took[1] == pytest.approx(took[0], rel=1e-9)
+    world = World(monkeypatch, tmp_path, "new", (0.95, 0.3), (0.27, 0.3))
+    first, second = world.seconds("draft", sampling), world.seconds("draft", sampling)
+    assert second < 0.98 * first if sampling.greedy else second == pytest.approx(first, rel=1e-9)
 
 
 def test_timing_before_an_answer_can_be_cancelled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    clock = Clock.set(monkeypatch)
-    parts, cancel = (
-        scripted(clock, script := [*text("new", NEW), *[0] * 80], tmp_path, (0.9, 0.9), (0.3, 0.3)),
-        threading.Event(),
-    )
-    with monkeypatch.context() as patch:
-        patch.setattr(ScriptedModel, "feed_tokens", counted := counting(ScriptedModel.feed_tokens, cancel))
-        Decoder("triforce", parts, SAMPLED, ADAPTIVE).start(Context(script[:BOOK]), cancel)
-    assert counted.sizes == [("draft", 1)], "no pass behind the one in which it was cancelled"
-    answered(Decoder("triforce", parts, SAMPLED, ADAPTIVE), clock, script)  # what is not known is timed
+    world = World(monkeypatch, tmp_path, "new", (0.9, 0.9), (0.3, 0.3))
+    world.cancel = threading.Event()
+    world.decoder("triforce", SAMPLED).start(Context(world.script[:BOOK]), world.cancel)
+    assert world.passes == [("draft", 1)], "no pass behind the one in which it was cancelled"
+    world.cancel = None
+    world.seconds("triforce", SAMPLED)  # what is not known is timed

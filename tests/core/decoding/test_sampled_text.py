@@ -14,15 +14,15 @@ from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding import methods
 from core.decoding.sampling import TokenSampler
-from core.decoding.speculative import AutoregressiveProposer, Rule, Speculative, alone
+from core.decoding.speculative import Rule, Speculative, alone
 from core.decoding.stats import LevelStats
 from core.decoding.verify import verify
 from core.engine import Engine
 from core.generation.decode_loop import sampler_behind
 from core.generation.events import Finished
-from tests.core.decoding.test_output_law import START, accept_everything, tables, verify_without_residual
+from tests.core.decoding.test_output_law import START, accept_everything, levels, tables, verify_without_residual
 from tests.core.laws import LanguageModel, chi_square, counted, marginal, sequence_law
-from tests.core.toys import TableModel, last_event, random_prompt, tiny_engine
+from tests.core.toys import last_event, random_prompt, tiny_engine
 
 RUNS = 180  # another temperature is noticed; wrong rules take `WRONG_RUNS` by level
 WRONG_RUNS = {1: 1200, 2: 300}
@@ -47,24 +47,21 @@ def law() -> LanguageModel:
     return sequence_law(rejecting_engine(), PROMPT, SAMPLING, 4)
 
 
-def acceptance(levels: list[LevelStats | None]) -> float:
-    tested = sum(level.tested for level in levels if level)
-    return sum(level.accepted for level in levels if level) / tested
+def acceptance(level: list[LevelStats | None]) -> float:
+    return sum(one.accepted for one in level if one) / sum(one.tested for one in level if one)
 
 
 def test_sampled_text_follows_the_target_where_both_levels_reject(law: LanguageModel) -> None:
     """Three tokens: the first round's guess, its correction and what another round adds, against 27 outcomes."""
-    engine = rejecting_engine()
+    engine, expected = rejecting_engine(), marginal(law, 0, 3)
     answers = [write(engine, seed, 3) for seed in range(RUNS)]
     assert 0.1 < acceptance([a.stats.level1 for a in answers]) < 0.5
     assert 0.05 < acceptance([a.stats.level2 for a in answers]) < 0.5
-    found = chi_square(counted([a.token_ids for a in answers], 0, 3), marginal(law, 0, 3))
-    assert found.fits and found.cells > 10, found
-    cooler = {tokens: probability**1.5 for tokens, probability in marginal(law, 0, 3).items()}
-    total = sum(cooler.values())
-    assert not chi_square(
-        counted([a.token_ids for a in answers], 0, 3), {tokens: p / total for tokens, p in cooler.items()}
-    ).fits, "another temperature must be noticed"
+    found = counted([a.token_ids for a in answers], 0, 3)
+    assert chi_square(found, expected).fits and chi_square(found, expected).cells > 10
+    total = sum(p**1.5 for p in expected.values())
+    cooler = {tokens: p**1.5 / total for tokens, p in expected.items()}
+    assert not chi_square(found, cooler).fits, "another temperature must be noticed"
 
 
 @pytest.mark.slow
@@ -83,20 +80,10 @@ def test_a_wrong_rule_at_either_level_is_caught(
     monkeypatch.setattr(methods, "Speculative", make)
     engine = rejecting_engine()
     drawn = [write(engine, seed, 3).token_ids for seed in range(WRONG_RUNS[level])]
-    found = chi_square(counted(drawn, 0, 3), marginal(law, 0, 3))
-    assert not found.fits, found
+    assert not chi_square(counted(drawn, 0, 3), marginal(law, 0, 3)).fits
 
 
 # -------------------- continued answers
-
-
-def continued(engine: Engine, first: str, then: str, runs: int) -> list[tuple[int, ...]]:
-    """Two tokens, and two more behind them with the same seed, as Continue asks for them."""
-    found = []
-    for seed in range(runs):
-        cut = write(engine, seed, 2, first).token_ids
-        found.append(write(engine, seed, 2, then, written=cut).token_ids)
-    return found
 
 
 @pytest.mark.slow
@@ -104,21 +91,29 @@ def continued(engine: Engine, first: str, then: str, runs: int) -> list[tuple[in
     ("first", "then"), [("triforce", "triforce"), ("triforce", "autoregressive"), ("autoregressive", "triforce")]
 )
 def test_a_continued_sampled_answer_follows_the_target(law: LanguageModel, first: str, then: str) -> None:
-    found = continued(rejecting_engine(), first, then, 500)
+    """Two tokens, and two more behind them with the same seed, as Continue asks for them."""
+    engine, found = rejecting_engine(), []
+    for seed in range(500):
+        found.append(write(engine, seed, 2, then, written=write(engine, seed, 2, first).token_ids).token_ids)
     for start, stop in ((0, 2), (1, 3), (1, 4), (2, 4)):  # what was written, the seam, what follows
         assert chi_square(counted(found, start, stop), marginal(law, start, stop)).fits
 
 
-SMALL_VOCAB, CUTS, RUNS_OF_TABLES = 4, (2, 4, 5), 1000
+CUTS = (2, 4, 5)  # two tokens, two behind them, one behind these, with one seed
 
 
-def continued_tables(replayed: bool) -> list[tuple[int, ...]]:
-    """Two tokens, two behind them, one behind these, with one seed, by tables; `replayed`: by the same draws."""
-    draft, retrieval, full = tables(11, SMALL_VOCAB)
-    level1 = Speculative(AutoregressiveProposer(TableModel("draft", draft)), TableModel("retrieval", retrieval), 1)
-    top = Speculative(level1, TableModel("full", full), 1)
-    found = []
-    for seed in range(RUNS_OF_TABLES):
+@pytest.mark.parametrize("replayed", [False, True])
+def test_what_is_drawn_behind_written_tokens_does_not_depend_on_how_they_were_drawn(replayed: bool) -> None:
+    """Negative control: an answer that goes on with random numbers that guesses have been drawn with."""
+    laws, found = tables(11, 4), []
+    top, law = levels(laws, (1, 1)), {(): 1.0}
+    for _ in range(CUTS[-1]):
+        law = {
+            (*tokens, token): probability * float(laws[-1][(*START, *tokens)[-1], token])
+            for tokens, probability in law.items()
+            for token in range(4)
+        }
+    for seed in range(1000):
         tokens: list[int] = []
         for until in CUTS:
             sampler = sampler_behind(Generator(), seed, len(tokens), speculative=True)
@@ -128,33 +123,20 @@ def continued_tables(replayed: bool) -> list[tuple[int, ...]]:
                 tokens += alone(top.round(Context(START, tuple(tokens)), sampler)).tokens
             del tokens[until:]
         found.append(tuple(tokens))
-    return found
-
-
-def test_what_is_drawn_behind_written_tokens_does_not_depend_on_how_they_were_drawn() -> None:
-    """Negative control: an answer that goes on with random numbers that guesses have been drawn with."""
-    full = tables(11, SMALL_VOCAB)[2]
-    law: LanguageModel = {(): 1.0}
-    for _ in range(CUTS[-1]):
-        law = {
-            (*tokens, token): probability * float(full[(*START, *tokens)[-1], token])
-            for tokens, probability in law.items()
-            for token in range(SMALL_VOCAB)
-        }
     spans = [(start, until) for until in range(3, CUTS[-1] + 1) for start in range(until - 3, until - 1)]
-    for replayed in (False, True):
-        found = continued_tables(replayed)
-        tests = [chi_square(counted(found, *span), marginal(law, *span)) for span in spans]
-        assert all(test.fits for test in tests) is not replayed, tests
+    fits = [chi_square(counted(found, *span), marginal(law, *span)).fits for span in spans]
+    assert all(fits) is not replayed, fits
 
 
 def test_draws_behind_written_tokens_begin_elsewhere_for_every_length_and_seed() -> None:
+    def draws(generator: Generator, count: int) -> list[float]:
+        return [float(torch.rand(1, dtype=torch.float64, generator=generator)) for _ in range(count)]
+
+    rng = Generator()
     begun = {
-        float(torch.rand(1, dtype=torch.float64, generator=sampler_behind(rng, seed, written, speculative=True)._rng))
-        for rng in [Generator()]
+        draws(sampler_behind(rng, seed, written, speculative=True)._rng, 1)[0]
         for seed in range(40)
         for written in range(40)
     }
-    assert len(begun) == 1600
-    plain = {float(torch.rand(1, dtype=torch.float64, generator=Generator().manual_seed(seed))) for seed in range(40)}
-    assert not begun & plain, "and not where plain decoding begins"
+    used = {number for seed in range(40) for number in draws(rng.manual_seed(seed), 41)}
+    assert len(begun) == 1600 and not begun & used, "nor with any number that plain decoding draws"

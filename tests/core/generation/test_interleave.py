@@ -1,8 +1,8 @@
 """A race: lanes in fair turns over one reading, none of which knows of the others."""
 
 import threading
-from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -11,20 +11,26 @@ from core.decoding.registry import METHODS
 from core.engine import Engine
 from core.generation import interleave
 from core.generation.events import Finished, LaneEvent, RoundDone
-from tests.core.toys import FIXED, last_event, random_prompt, tiny_engine
+from tests.core.toys import FIXED, answer, last_event, random_prompt, tiny_engine
+
+HOT, WARM = SamplingParams(temperature=1.0), SamplingParams(temperature=0.8)
 
 
-def config(method: str, tokens: int = 16, **settings: object) -> GenerationConfig:
-    return GenerationConfig(method=method, max_new_tokens=tokens, speculation=FIXED, **settings)  # type: ignore[arg-type]
+def config(method: str, tokens: int = 16, **settings: Any) -> GenerationConfig:
+    return GenerationConfig(method=method, max_new_tokens=tokens, speculation=FIXED, **settings)
 
 
-def raced(
-    engine: Engine, prompt: list[int], configs: Sequence[GenerationConfig]
-) -> tuple[list[LaneEvent], list[Finished]]:
-    events = list(engine.race(prompt, configs))
+def ends(events: list[LaneEvent]) -> list[Finished]:
+    """The last event of each lane, in their order; every lane ends once."""
     finished = {event.lane: event.event for event in events if isinstance(event.event, Finished)}
-    assert sorted(finished, key=str) == list(range(len(configs))), "every lane ends once"
-    return events, [finished[number] for number in range(len(configs))]
+    assert len(finished) == sum(isinstance(event.event, Finished) for event in events)
+    return [finished[number] for number in range(len(finished))]
+
+
+def assert_usable(engine: Engine, prompt: list[int]) -> None:
+    assert engine.full_cache.length == len(engine.held_tokens)
+    after, expected = answer(engine, prompt, tokens=20), answer(tiny_engine(), prompt, "autoregressive", 20)
+    assert after.token_ids == expected.token_ids
 
 
 @pytest.fixture(autouse=True)
@@ -33,47 +39,62 @@ def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interleave, "SLICE_SECONDS", 0.0)
 
 
-@pytest.mark.parametrize("length", [90, pytest.param(700, marks=pytest.mark.slow)])
-def test_every_lane_writes_what_it_would_write_alone(length: int) -> None:
-    engine, alone = tiny_engine(noise=0.05), tiny_engine(noise=0.05)
-    prompt = random_prompt(length)
-    _, finished = raced(engine, prompt, [config(method) for method in METHODS])
-    for method, result in zip(METHODS, finished, strict=True):
-        expected = last_event(alone.generate(prompt, config(method)))
-        assert result.token_ids == expected.token_ids, method
-        assert result.exact == expected.exact and result.method == method
+RACES = {
+    "every method": (90, [config(method) for method in METHODS]),
+    "the same caches": (
+        300,
+        [
+            config("autoregressive", 20, sampling=HOT, seed=1),
+            config("triforce", 20),
+            config("autoregressive", 20, sampling=HOT, seed=2),
+            config("retrieval", 20),
+        ],
+    ),
+    "sampled": (
+        300,
+        [
+            config(method, 14, sampling=WARM, seed=seed)
+            for seed, method in enumerate(("triforce", "draft", "triforce-lookup", "streamingllm", "streamingllm"))
+        ],
+    ),
+    "a long prompt": (700, [config(method) for method in METHODS]),
+}
 
 
-def test_lanes_of_the_same_caches_do_not_disturb_each_other() -> None:
-    """Two lanes that share retrieval cache and draft, with different samples behind the same prompt."""
-    engine, prompt = tiny_engine(noise=0.05), random_prompt(300)
-    hot = SamplingParams(temperature=1.0)
-    plain = [config("autoregressive", 20, sampling=hot, seed=seed) for seed in (1, 2)]
-    greedy = [config("triforce", 20), config("retrieval", 20)]
-    _, finished = raced(engine, prompt, [plain[0], greedy[0], plain[1], greedy[1]])
-    assert finished[0].token_ids != finished[2].token_ids
-    assert finished[1].token_ids == finished[3].token_ids
-    for configured, result in zip([plain[0], greedy[0], plain[1]], finished, strict=False):
-        expected = last_event(tiny_engine(noise=0.05).generate(prompt, configured))
-        assert result.token_ids == expected.token_ids
+@pytest.mark.parametrize(
+    "race", [pytest.param(name, marks=pytest.mark.slow if name == "a long prompt" else ()) for name in RACES]
+)
+def test_every_lane_writes_what_it_would_write_alone(race: str) -> None:
+    """Whenever its turns come, and whatever others have drawn from the same caches."""
+    length, configs = RACES[race]
+    budget, prompt = 128 if race == "sampled" else 256, random_prompt(length)
+    finished = ends(list(tiny_engine(noise=0.05, budget=budget).race(prompt, configs)))
+    sampled = [one.token_ids for one, own in zip(finished, configs, strict=True) if not own.sampling.greedy]
+    assert len(set(sampled)) == len(sampled)
+    for own, result in zip(configs, finished, strict=True):
+        expected = last_event(tiny_engine(noise=0.05, budget=budget).generate(prompt, own))
+        assert (result.token_ids, result.exact, result.method) == (expected.token_ids, expected.exact, own.method)
+        if not own.sampling.greedy:
+            assert (result.stats.level1, result.stats.level2) == (expected.stats.level1, expected.stats.level2)
 
 
-def test_sampled_lanes_write_what_they_would_write_alone() -> None:
-    """With a seed, whenever their turns come. As it was, every turn began with another choice and an empty draft."""
-    prompt, hot = random_prompt(300), SamplingParams(temperature=0.8)
-    methods = ("triforce", "draft", "triforce-lookup", "streamingllm", "streamingllm")
-    configs = [config(method, 14, sampling=hot, seed=number) for number, method in enumerate(methods)]
-    _, finished = raced(tiny_engine(noise=0.05, budget=128), prompt, configs)
-    assert len({result.token_ids for result in finished}) == len(methods)
-    for configured, result in zip(configs, finished, strict=True):
-        expected = last_event(tiny_engine(noise=0.05, budget=128).generate(prompt, configured))
-        assert result.token_ids == expected.token_ids, configured.method
-        assert result.stats.level2 == expected.stats.level2 and result.stats.level1 == expected.stats.level1
+def test_lanes_take_turns_and_count_only_their_own_passes() -> None:
+    events = list(tiny_engine().race(random_prompt(300), [config("autoregressive"), config("triforce")]))
+    order = [event.lane for event in events if isinstance(event.event, RoundDone)]
+    assert sum(a != b for a, b in pairwise(order)) > 6, "the lanes move side by side"
+    plain, fast = (result.stats for result in ends(events))
+    assert plain.full_passes == plain.new_tokens == 16
+    assert fast.full_passes < 16 and fast.level2 is not None and plain.level2 is None
+    assert set(fast.seconds_by_part) == {"draft", "retrieval", "full", "other"}
+
+
+def test_a_budget_of_time_ends_a_lane() -> None:
+    (ended,) = ends(list(tiny_engine().race(random_prompt(100), [config("autoregressive", 500)], seconds=0.0)))
+    assert ended.stop_reason == "time_up" and len(ended.token_ids) == 1
 
 
 def test_a_lane_that_cannot_end_does_not_keep_the_others_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, prompt, end = tiny_engine(), random_prompt(200), interleave.Lane.end
-    ended: list[str] = []
+    engine, prompt, end, ended = tiny_engine(), random_prompt(200), interleave.Lane.end, list[str]()
 
     def ending(lane: interleave.Lane) -> None:
         ended.append(lane.answer.decoder.name)
@@ -81,65 +102,33 @@ def test_a_lane_that_cannot_end_does_not_keep_the_others_from_it(monkeypatch: py
         if lane.answer.decoder.name == "retrieval":
             raise RuntimeError("the device is gone")
 
-    monkeypatch.setattr(interleave.Lane, "end", ending)
-    left = engine.race(prompt, [config(method, 500) for method in ("autoregressive", "retrieval", "triforce")])
-    for _ in range(9):
-        next(left)
-    with pytest.raises(RuntimeError, match="the device is gone"):
-        left.close()  # type: ignore[attr-defined]
-    assert sorted(ended) == ["autoregressive", "retrieval", "triforce"]
+    methods = ("autoregressive", "retrieval", "triforce")
+    with monkeypatch.context() as patch:
+        patch.setattr(interleave.Lane, "end", ending)
+        left: Any = engine.race(prompt, [config(method, 500) for method in methods])
+        for _ in range(9):
+            next(left)
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            left.close()
+    assert sorted(ended) == sorted(methods)
     assert engine.full_cache.length == len(prompt) - 1, "and the engine is where it should be"
-    monkeypatch.undo()
-    after = last_event(engine.generate(prompt, config("triforce", 20)))
-    expected = last_event(tiny_engine().generate(prompt, config("autoregressive", 20)))
-    assert after.token_ids == expected.token_ids
+    assert_usable(engine, prompt)
 
 
-def test_lanes_take_turns_and_count_only_their_own_passes() -> None:
-    events, finished = raced(tiny_engine(), random_prompt(300), [config("autoregressive"), config("triforce")])
-    order = [event.lane for event in events if isinstance(event.event, RoundDone)]
-    assert sum(a != b for a, b in pairwise(order)) > 6, "the lanes move side by side"
-    plain, fast = (result.stats for result in finished)
-    assert plain.full_passes == plain.new_tokens == 16
-    assert fast.full_passes < 16 and fast.level2 is not None and plain.level2 is None
-    assert set(fast.seconds_by_part) == {"draft", "retrieval", "full", "other"}
-
-
-def test_a_budget_of_time_ends_a_lane() -> None:
-    events = list(tiny_engine().race(random_prompt(100), [config("autoregressive", 500)], seconds=0.0))
-    ended = events[-1].event
-    assert isinstance(ended, Finished) and ended.stop_reason == "time_up" and len(ended.token_ids) == 1
-
-
-def test_cancelling_and_leaving_keep_the_engine_usable() -> None:
-    engine, prompt, cancel = tiny_engine(), random_prompt(200), threading.Event()
-    lanes = engine.race(prompt, [config("autoregressive", 500), config("triforce", 500)], cancel)
-    ended = []
-    for number, event in enumerate(lanes):
-        if number == 12:
-            cancel.set()
-        if isinstance(event.event, Finished):
-            ended.append(event.event.stop_reason)
-    assert ended == ["cancelled", "cancelled"]
-    left = engine.race(prompt, [config("autoregressive", 500), config("triforce", 500)])
-    for _ in range(8):
-        next(left)
-    left.close()  # type: ignore[attr-defined]
-    after = last_event(engine.generate(prompt, config("triforce", 20)))
-    expected = last_event(tiny_engine().generate(prompt, config("autoregressive", 20)))
-    assert after.token_ids == expected.token_ids
-
-
-def test_cancelling_while_reading_begins_no_lane() -> None:
-    engine, prompt, cancel = tiny_engine(), random_prompt(1900), threading.Event()
+@pytest.mark.parametrize(("after", "how"), [(12, "cancelled"), (8, "left"), (0, "cancelled while reading")])
+def test_a_race_that_is_stopped_leaves_the_engine_usable(after: int, how: str) -> None:
+    engine, prompt, cancel = tiny_engine(), random_prompt(200 if after else 1900), threading.Event()
+    lanes: Any = engine.race(prompt, [config("autoregressive", 500), config("triforce", 500)], cancel)
     events = []
-    for event in engine.race(prompt, [config("autoregressive"), config("triforce")], cancel):
-        events.append(event.event)
-        cancel.set()
-    ended = [event for event in events if isinstance(event, Finished)]
-    assert [event.stop_reason for event in ended] == ["cancelled", "cancelled"]
-    assert not any(isinstance(event, RoundDone) for event in events)
-    assert all(event.token_ids == () for event in ended)
-    assert engine.cached_prefix(prompt) < len(prompt) - 1, "only a part was read"
-    after = last_event(engine.generate(prompt, config("autoregressive", 5)))
-    assert len(after.token_ids) == 5
+    for number, event in enumerate(lanes):
+        events.append(event)
+        if number >= after:
+            cancel.set()
+            if how == "left":
+                lanes.close()
+                break
+    assert [end.stop_reason for end in ends(events)] == ([] if how == "left" else ["cancelled"] * 2)
+    if not after:
+        assert not any(isinstance(event.event, RoundDone) for event in events), "no lane has begun"
+        assert all(end.token_ids == () for end in ends(events)) and engine.cached_prefix(prompt) < len(prompt) - 1
+    assert_usable(engine, prompt)
