@@ -261,7 +261,15 @@ def flash(
 
 
 def efficient(
-    q: Tensor, k: Tensor, v: Tensor, bias: None, wants_lse: bool, dropout: float, causal: bool, *, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: None,
+    wants_lse: bool,
+    dropout: float = 0,
+    causal: bool = False,
+    *,
+    scale: float,
 ) -> tuple[Tensor, ...]:
     assert bias is None and wants_lse and q.dtype == k.dtype == v.dtype, f"{q.dtype}, {k.dtype}, {v.dtype}"
     out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, scale=scale)

@@ -6,6 +6,7 @@ What is marked `gpu` by itself asks for kernels' own rounding or an allocator, w
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +28,8 @@ from core.ops.host_attention import HostAttention
 from core.ops.transfer import HostRows
 from core.planning.choices import Choice
 from core.planning.plan import make_plan
-from tests.core.toys import FIXED, MACHINE, Letters, answer, engine_on, loaded, random_prompt, sized, tiny_config
+from tests.core import toys
+from tests.core.toys import FIXED, MACHINE, Letters, answer, loaded, random_prompt, sized, tiny_config
 
 REAL = torch.cuda.is_available()
 without_device = pytest.mark.skipif(
@@ -37,6 +39,7 @@ pytestmark = pytest.mark.gpu if REAL else without_device
 CUDA = torch.device("cuda")
 PROMPT, NEW = (700, 60) if REAL else (300, 8)
 METHODS = ("autoregressive", "triforce", "triforce-lookup", *(("retrieval", "draft") if REAL else ()))
+engine_on = partial(toys.engine_on, context=1024 if REAL else 512)
 AWAY = Offload(block_rows=64, num_slots=2)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, top_k=20)
 

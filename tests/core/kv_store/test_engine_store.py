@@ -113,7 +113,8 @@ def test_a_text_that_comes_back_is_as_if_nothing_else_had_been_read(
     read(alone, [*BOOK, 0])
     assert engine.held_tokens == BOOK
     assert "offload" in options or hold_the_same(engine, alone, len(BOOK))
-    for method, temperature in (("autoregressive", 0.0), ("triforce", 0.0), ("triforce", 1.0), ("h2o", 0.0)):
+    lossy = [] if "offload" in options else [("h2o", 0.0)]
+    for method, temperature in (("autoregressive", 0.0), ("triforce", 0.0), ("triforce", 1.0), *lossy):
         back, expected = (answer(one, method, temperature) for one in (engine, alone))
         assert back.token_ids == expected.token_ids
         assert back.stats.level2 == expected.stats.level2, "guesses depend on landmarks and queries: they came back too"

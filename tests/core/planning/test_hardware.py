@@ -101,7 +101,8 @@ def test_engines_and_benchmarks_limit_and_load_a_device_with_its_index(
     for start in (lambda: Engine.load(config), *benches):
         with pytest.raises(Loaded):
             start()
-        assert load_nothing.pop() == CUDA and cards.limits.pop() == (0.25, CUDA)
+        assert load_nothing.pop() == CUDA and cards.limits[-1][1] == CUDA
+    assert cards.limits[0][0] == 0.25, "6 of 24 GiB"
     plan = SimpleNamespace(device=SimpleNamespace(value="cuda"))
     assert _device(SimpleNamespace(info=SimpleNamespace(plan=plan))) == CUDA  # type: ignore[arg-type]
 
