@@ -3,7 +3,7 @@
 What is marked `gpu` by itself asks for kernels' own rounding or an allocator, which only a GPU has.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -265,8 +265,9 @@ def test_after_all_recordings_are_forgotten_their_memory_goes_back_and_others_ar
 # -------------------- operations against their slow twins
 
 
-def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+def drawing() -> Callable[..., torch.Tensor]:
+    """`torch.randn` of the processor, from the same seed in each test."""
+    return partial(torch.randn, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
@@ -274,21 +275,22 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_attention_on_the_device_equals_the_slow_twin(
     dtype: torch.dtype, tolerance: float, shape: tuple[int, int, int, int]
 ) -> None:
-    heads, kv_heads, cached, new = shape
+    (heads, kv_heads, cached, new), drawn = shape, drawing()
     q = drawn(1, heads, new, 64).to(CUDA, dtype)
-    k, v = drawn(2, 1, kv_heads, cached + new + 24, 64, seed=1).to(CUDA, dtype)[..., : cached + new, :]
+    k, v = drawn(2, 1, kv_heads, cached + new + 24, 64).to(CUDA, dtype)[..., : cached + new, :]
     expected = attend_reference(q, k, v, 0.125)
     assert torch.allclose(attend(q, k, v, 0.125).float(), expected.float(), atol=tolerance)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_host_answers_what_the_slow_twin_answers(dtype: torch.dtype) -> None:
     """Question after question: no answer is overwritten before it has left, no query before it was read."""
-    memory, helper = HostRows((6, 2, 2, 96, 64), dtype, CUDA), HostAttention(8, 64, 64, CUDA)
+    memory, helper, drawn = HostRows((6, 2, 2, 96, 64), dtype, CUDA), HostAttention(8, 64, 64, CUDA), drawing()
     memory.rows.copy_(drawn(*memory.rows.shape))
     asked, answers = [], []
-    for number, rows in enumerate((9, 1, 64, 5) * 5):
-        q = drawn(1, rows, 8, 64, seed=number).to(CUDA, dtype).transpose(1, 2)
+    for rows in (9, 1, 64, 5) * 5:
+        q = drawn(1, rows, 8, 64).to(CUDA, dtype).transpose(1, 2)
         helper.ask(q, memory.rows[:5], 0.125, chunk_size=8)
         found, masses = helper.answer()
         assert masses is not None
@@ -307,10 +309,10 @@ def test_the_host_answers_what_the_slow_twin_answers(dtype: torch.dtype) -> None
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_logits_on_the_device_are_as_wide_as_their_sums_whatever_the_rows_and_recorded_too(dtype: torch.dtype) -> None:
-    inputs, outputs = (4096, 32000) if REAL else (1024, 128)
+    (inputs, outputs), drawn = (4096, 32000) if REAL else (1024, 128), drawing()
     plain = torch.nn.Linear(inputs, outputs, bias=False, device=CUDA, dtype=dtype)
     plain.weight.data.copy_(drawn(outputs, inputs).to(CUDA) / 8)
-    hidden = drawn(1, 30, inputs, seed=1).to(CUDA, dtype)
+    hidden = drawn(1, 30, inputs).to(CUDA, dtype)
     exact, rounded, graphs = hidden.double() @ plain.weight.double().T, plain(hidden), Graphs(CUDA)
     plain.__class__ = OutputLinear
     for rows in (1, 9, 30):
@@ -326,12 +328,13 @@ def test_logits_on_the_device_are_as_wide_as_their_sums_whatever_the_rows_and_re
 def test_weights_of_four_bits_multiply_on_the_device_as_the_slow_twin_does(
     dtype: torch.dtype, outputs: int, inputs: int
 ) -> None:
+    drawn = drawing()
     weight = drawn(outputs, inputs).to(CUDA, dtype)
     layer = SelfDraftLinear(weight, None, CUDA)
     padded = torch.nn.functional.pad(weight, (0, -inputs % max(GROUP, 128)))
     exact = widened(round_to_levels(padded))[:, :inputs]
     for rows in (1, 2, 7, 17, 40):
-        x = drawn(1, rows, inputs, seed=rows).to(CUDA, dtype)
+        x = drawn(1, rows, inputs).to(CUDA, dtype)
         found, expected = layer(x), x.to(torch.bfloat16).float() @ exact.T
         assert found.dtype == dtype and found.shape == (1, rows, outputs)
         # The kernel rounds each widened weight and the result to bfloat16, 2^-9 of them
