@@ -70,6 +70,9 @@ def logits_of(config: PreTrainedConfig, num_ranks: int, add: Callable[[Tensor, i
         return share.logits(tokens, 20)
 
     models: list[nn.Module] = [tiny_model(config, 3) for _ in range(num_ranks)]  # seeds are global: one after another
+    for name, part in (named for model in models for named in model.named_parameters()):
+        if name.endswith("bias"):  # which transformers fills with zeros
+            part.data.copy_(torch.linspace(-0.1, 0.1, part.numel()))
     with ThreadPoolExecutor(num_ranks) as pool:
         return list(pool.map(run, range(num_ranks)))
 
