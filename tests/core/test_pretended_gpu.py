@@ -180,6 +180,14 @@ def calls_of_torch_cuda() -> dict[str, set[tuple[str, int]]]:
     return found
 
 
+def test_a_device_s_memory_is_limited_and_counted(gpu: PretendedGpu) -> None:
+    cap_memory(CUDA, 1.0)
+    assert 0 < gpu.fraction < 1
+    held = torch.ones(100, device=CUDA)
+    assert peak_memory_bytes(CUDA) >= used_memory_bytes(CUDA) >= held.nbytes
+    return_memory()
+
+
 def test_everything_that_we_call_of_torch_cuda_is_called_here_with_its_checks(gpu: PretendedGpu) -> None:
     calls, seen = calls_of_torch_cuda(), set[tuple[str, int]]()
     files = {file for lines in calls.values() for file, _ in lines}
@@ -194,17 +202,12 @@ def test_everything_that_we_call_of_torch_cuda_is_called_here_with_its_checks(gp
     sys.settrace(trace)
     threading.settrace(trace)
     try:
-        device = torch.device("cuda", 0)
         assert this_machine().gpus[0].name == "Pretended GPU"
-        cap_memory(device, 1.0)
-        assert 0 < gpu.fraction < 1
-        held = torch.ones(100, device=device)
-        assert peak_memory_bytes(device) >= used_memory_bytes(device) >= held.nbytes
-        return_memory()
-        _seconds(device, torch.float32, 9, STOCK.attend)
-        assert partial(*(torch.ones(1, 2, 3, 8, device=device) for _ in "qkv"), 1.0).lse.shape == (1, 2, 3)
-        helper = HostAttention(2, 8, 4, device)
-        helper.ask(torch.ones(1, 2, 3, 8, device=device), torch.ones(1, 2, 2, 4, 8), 1.0)
+        test_a_device_s_memory_is_limited_and_counted(gpu)
+        _seconds(CUDA, torch.float32, 9, STOCK.attend)
+        assert partial(*(torch.ones(1, 2, 3, 8, device=CUDA) for _ in "qkv"), 1.0).lse.shape == (1, 2, 3)
+        helper = HostAttention(2, 8, 4, CUDA)
+        helper.ask(torch.ones(1, 2, 3, 8, device=CUDA), torch.ones(1, 2, 2, 4, 8), 1.0)
         offloaded = engine_on("cuda", Offload(block_rows=64, num_slots=2), self_draft=True)
         answer(offloaded, PROMPT, "autoregressive", 8)
         recorded = engine_on("cuda", graphs=True)

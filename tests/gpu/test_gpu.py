@@ -91,7 +91,7 @@ def assert_parts_were_used(engine: Engine, offload: Offload | None = None, share
         {"kv_heads": 4, "graphs": True},
         {"offload": AWAY},
         {"offload": replace(AWAY, num_resident=1)},
-        {"offload": AWAY, "cpu_attention_share": 0.3},
+        {"offload": AWAY, "cpu_attention_share": 0.5},
         {"offload": replace(AWAY, num_resident=1), "cpu_attention_share": 0.7},
         {"graphs": True},
         {"self_draft": True},
