@@ -8,7 +8,6 @@ import torch
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.native import SmallRows
-from tests.core.fake_cuda import fake_cuda as fake_cuda
 
 
 @pytest.fixture(autouse=True, scope="session")

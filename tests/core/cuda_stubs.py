@@ -16,8 +16,6 @@ It says nothing about streams that race, about speed, or about kernels. For buil
 
 import ctypes
 import gc
-import inspect
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -80,9 +78,6 @@ class DeviceTensor(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return run(func, args, kwargs or {})
-
-    def __repr__(self, **_: object) -> str:
-        return f"DeviceTensor({self.held})"
 
     def __deepcopy__(self, memo: dict[int, object]) -> "DeviceTensor":
         return memo.setdefault(id(self), DeviceTensor(self.held.clone()))
@@ -165,9 +160,16 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     replaced = REPLACED.get(packet)
     plain = mapped(held_of, args)
     out = (replaced or func)(*plain, **mapped(held_of, inner))
-    out = returned(func, args, kwargs, out, on_device=target == "cuda")
+    given = {id(held_of(x)): x for x in flat if isinstance(x, Tensor)}
+
+    def seen(x: Any) -> Any:  # an argument that was written to is returned itself
+        if id(x) in given:
+            return given[id(x)]
+        return DeviceTensor(x) if target == "cuda" and type(x) is Tensor else x
+
+    out = mapped(seen, out)
     if _gpu.recording is not None:
-        _gpu.recording.append(Recorded(replaced or func, args, inner, out if fresh(func) else None))
+        _gpu.recording.append(Recorded(replaced or func, args, inner, out))
     return out
 
 
@@ -207,27 +209,6 @@ def mapped(function: Callable[[Any], Any], x: Any) -> Any:
 
 def held_of(x: Any) -> Any:
     return x.held if isinstance(x, DeviceTensor) else x
-
-
-def fresh(func: Any) -> bool:
-    """Whether results are tensors of their own: no view of an argument, no argument."""
-    return all(value.alias_info is None for value in func._schema.returns)
-
-
-def returned(func: Any, args: Any, kwargs: dict[str, Any], out: Any, *, on_device: bool) -> Any:
-    """Results as the caller sees them; an argument that was written to is returned itself."""
-    for value in func._schema.returns:
-        if value.alias_info is not None and value.alias_info.is_write:
-            names = [argument.name for argument in func._schema.arguments]
-            written = next(
-                number
-                for number, argument in enumerate(func._schema.arguments)
-                if argument.alias_info is not None and argument.alias_info.before_set == value.alias_info.before_set
-            )
-            return kwargs[names[written]] if names[written] in kwargs else args[written]
-    if not on_device:
-        return out
-    return mapped(lambda x: DeviceTensor(x) if type(x) is Tensor else x, out)
 
 
 def check_devices(func: Any, packet: Any, args: Any, flat: list[Any]) -> None:
@@ -283,15 +264,14 @@ def efficient(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    bias: object,
+    bias: None,
     wants_lse: bool,
-    dropout: float = 0.0,
+    dropout: float = 0,
     causal: bool = False,
     *,
     scale: float,
 ) -> tuple[Tensor, ...]:
-    assert bias is None and wants_lse, "as it is called here"
-    assert q.dtype == k.dtype == v.dtype, f"{q.dtype}, {k.dtype}, {v.dtype}"
+    assert bias is None and wants_lse and q.dtype == k.dtype == v.dtype, f"{q.dtype}, {k.dtype}, {v.dtype}"
     out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, scale=scale)
     padded = torch.full((*lse.shape[:2], -(-q.shape[2] // 32) * 32), float("nan"))
     padded[..., : q.shape[2]] = lse
@@ -384,7 +364,6 @@ class PretendedGpu:
         self.made = BOUND
         self.fraction = 1.0
         self.registered: dict[int, int] = {}
-        self.called: set[str] = set()  # what of torch.cuda our own code called: dotted names
 
     @property
     def used_bytes(self) -> int:
@@ -476,15 +455,6 @@ def event_record(self: Any, stream: Any) -> None:
     self.recorded = True
 
 
-def event_wait(self: Any, stream: Any) -> None:
-    assert isinstance(stream, torch.cuda.Stream), f"wait on {type(stream).__name__}"
-
-
-def event_synchronize(self: Any) -> None:
-    if self.recorded:
-        waited("an event")
-
-
 def event_elapsed(self: Any, other: Any) -> float:
     assert isinstance(other, torch.cuda.Event) and self.timed and other.timed, "both must measure time"
     assert self.recorded and other.recorded, "both must have been recorded"
@@ -517,44 +487,16 @@ def replay(self: Any) -> None:
 
 
 def repeat(step: Recorded) -> None:
-    """One operation again, its results to where they went."""
+    """One operation again; what is new goes where it went."""
     out = step.func(*mapped(held_of, step.args), **mapped(held_of, step.kwargs))
-    if step.out is not None:
-        for kept, new in zip(leaves(step.out), leaves(out), strict=True):
-            if isinstance(kept, DeviceTensor) and kept.held.numel():
-                kept.held.copy_(new)
+    for kept, new in zip(leaves(step.out), leaves(out), strict=True):
+        if isinstance(kept, DeviceTensor) and kept.held.numel() and kept.held.data_ptr() != new.data_ptr():
+            kept.held.copy_(new)
 
 
 def stats_of(gpu: PretendedGpu) -> dict[str, Any]:
     used = gpu.used_bytes
     return {"allocated_bytes": {"all": {"current": used, "peak": gpu.memory.peak_bytes, "allocated": used, "freed": 0}}}
-
-
-def noted(gpu: PretendedGpu, name: str, depth: int) -> None:
-    """Something of torch.cuda was used; it counts where our own code, so many frames up, did it."""
-    if str(sys._getframe(depth).f_globals.get("__name__", "")).split(".")[0] in ("core", "app"):
-        gpu.called.add(name)
-
-
-def watched(gpu: PretendedGpu, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose calls from our own code are noted."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        noted(gpu, name, 2)
-        return function(*args, **kwargs)
-
-    return call
-
-
-def watched_class(gpu: PretendedGpu, name: str, kind: Any) -> Any:
-    """A class that is still one, whose calls from our own code are noted."""
-    make = kind.__init__
-
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        noted(gpu, name, 2)
-        make(self, *args, **kwargs)
-
-    return made
 
 
 @contextmanager
@@ -582,34 +524,26 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
     gpu, C = PretendedGpu(), torch._C
     cudart = Cudart(gpu)
 
-    def set_stream(*, stream_id: int, device_index: int, device_type: int) -> None:
-        gpu.streams = [checked(x, int, "_cuda_setStream") for x in (stream_id, device_index, device_type)]
+    def keep(name: str, *values: object, kinds: tuple[type, ...]) -> None:
+        """What a function of these types of arguments sets."""
+        checks = [checked(value, kind, name) for value, kind in zip(values, kinds, strict=True)]
+        setattr(gpu, name, checks if len(checks) > 1 else checks[0])
 
     def set_fraction(fraction: float, device: int) -> None:
-        checked(fraction, float, "_cuda_setMemoryFraction")
+        keep("fraction", fraction, kinds=(float,))
         index_of(device, "_cuda_setMemoryFraction")
-        gpu.fraction = fraction
-
-    def set_sync_mode(mode: int) -> None:
-        gpu.sync_mode = checked(mode, int, "_cuda_set_sync_debug_mode")
-
-    def current(device: int) -> list[int]:
-        index_of(device, "_cuda_getCurrentStream")
-        return list(gpu.streams)
-
-    def synchronize() -> None:
-        if gpu.recording is not None:
-            waited("synchronize")
 
     functions: dict[str, Callable[..., Any]] = {
         "_cuda_getDeviceCount": lambda: 1,
         "_cuda_getDevice": lambda: 0,
         "_cuda_getArchFlags": lambda: "sm_80 sm_90",
         "_cuda_setDevice": lambda device: index_of(device, "_cuda_setDevice"),
-        "_cuda_getCurrentStream": current,
+        "_cuda_getCurrentStream": lambda device: [gpu.streams, index_of(device, "_cuda_getCurrentStream")][0],
         "_cuda_getDefaultStream": lambda device: [index_of(device, "_cuda_getDefaultStream"), 0, 1],
-        "_cuda_setStream": set_stream,
-        "_cuda_synchronize": synchronize,
+        "_cuda_setStream": lambda *, stream_id, device_index, device_type: keep(
+            "streams", stream_id, device_index, device_type, kinds=(int, int, int)
+        ),
+        "_cuda_synchronize": lambda: waited("synchronize") if gpu.recording is not None else None,
         "_cuda_emptyCache": lambda: None,
         "_is_flash_attention_available": lambda: True,
         "_host_emptyCache": lambda: None,
@@ -618,7 +552,7 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         "_cuda_memoryStats": lambda device: stats_of(gpu),
         "_cuda_resetPeakMemoryStats": lambda device: gpu.memory.reset_peak(),
         "_cuda_sleep": lambda cycles: checked(cycles, int, "_cuda_sleep"),
-        "_cuda_set_sync_debug_mode": set_sync_mode,
+        "_cuda_set_sync_debug_mode": lambda mode: keep("sync_mode", mode, kinds=(int,)),
         "_cuda_get_sync_debug_mode": lambda: gpu.sync_mode,
     }
     bases: dict[Any, dict[str, Any]] = {
@@ -633,8 +567,8 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
             "__new__": event_new,
             "__init__": lambda self, *_, **__: None,
             "record": event_record,
-            "wait": event_wait,
-            "synchronize": event_synchronize,
+            "wait": lambda self, stream: checked(stream, torch.cuda.Stream, "wait"),
+            "synchronize": lambda self: waited("an event") if self.recorded else None,
             "query": lambda self: True,
             "elapsed_time": event_elapsed,
         },
@@ -699,17 +633,9 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         patch.setattr(torch, "tensor", tensor_there)
         patch.setattr(Tensor, "to", to_there)
         patch.setattr(torch, "rand", with_generator(torch.rand, lambda *_, device=None, **__: device))
-        patch.setattr(torch, "randn", with_generator(torch.randn, lambda *_, device=None, **__: device))
         patch.setattr(torch, "multinomial", with_generator(torch.multinomial, lambda x, *_, **__: x.device))
-        patch.setattr(Tensor, "normal_", with_generator(Tensor.normal_, lambda x, *_, **__: x.device))
         patch.setattr(Tensor, "pin_memory", pinned_copy)
         patch.setattr(Tensor, "is_pinned", lambda self, *_: gpu.is_pinned(self))
-        for name, known in list(vars(torch.cuda).items()):
-            if inspect.isfunction(known) and not name.startswith("_"):
-                patch.setattr(torch.cuda, name, watched(gpu, name, known))
-        for name in ("Event", "Stream", "CUDAGraph", "graph"):  # classes stay classes: code asks isinstance
-            kind = getattr(torch.cuda, name)
-            patch.setattr(kind, "__init__", watched_class(gpu, name, kind))
         _gpu = gpu
         try:
             with guarded(), OnDevice():

@@ -42,9 +42,10 @@ def test_a_planned_placement_runs_and_writes_the_same_text_turn_after_turn(
     placement: PlacementWish, host_share: float | None, resident_turns: list[tuple[list[int], Finished]]
 ) -> None:
     engine = tiny_engine(prefill_chunk=300, placement=placement, cpu_attention_share=host_share)
-    assert engine.info.plan.placement.value == placement and engine.info.host_memory is not None
-    assert engine.info.plan.resident_layers == (1 if placement == "split" else 0)
-    assert host_share is None or engine.info.plan.cpu_attention == Choice(0.5, "asked for")
+    plan = engine.info.plan
+    assert (plan.placement.value, plan.resident_layers) == (placement, 1 if placement == "split" else 0)
+    assert engine.info.host_memory is not None
+    assert host_share is None or plan.cpu_attention == Choice(0.5, "asked for")
     for number, (prompt, expected) in enumerate(resident_turns):
         found = answer(engine, prompt, expected.method, 8)
         assert found.token_ids == expected.token_ids, expected.method
@@ -61,41 +62,26 @@ def test_bytes_over_the_link_are_those_of_the_blocks_there() -> None:
     assert engine.info.link is not None and stats.link_calibration == engine.info.link.value
     assert stats.link_share == pytest.approx((stats.link_bytes_per_second or 0) / engine.info.link.value)
     resident = answer(tiny_engine(), prompt, "autoregressive", 10).stats
-    assert resident.link_bytes == 0 and resident.link_bytes_per_second is None and resident.link_share is None
+    assert (resident.link_bytes, resident.link_bytes_per_second, resident.link_share) == (0, None, None)
 
 
-# -------------------- the host attends to a share
-
-
-def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "core.generation.placement.choose_cpu_attention", lambda *_, **__: Choice(None, "to be measured")
-    )
+def test_the_host_s_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = "core.generation.placement"
+    monkeypatch.setattr(f"{place}.choose_cpu_attention", lambda *_, **__: Choice(None, "to be measured"))
     asked: list[object] = []
-
-    def measured(*shape: object) -> Sharing:
-        asked.append(shape)
-        return Sharing(2e-3, 2e-3)
-
-    monkeypatch.setattr("core.generation.placement.measure_sharing", measured)
+    monkeypatch.setattr(f"{place}.measure_sharing", lambda *shape: (asked.append(shape), Sharing(2e-3, 2e-3))[1])
     engine, prompt = tiny_engine(placement="offloaded"), random_prompt(300)
-    found = answer(engine, prompt, tokens=12)
-    assert engine.plan.cpu_attention == engine.info.plan.cpu_attention
-    assert engine.plan.cpu_attention.value == 0.5 and "both end together" in engine.plan.cpu_attention.because
+    share = engine.plan.cpu_attention
+    assert share == engine.info.plan.cpu_attention and share.value == 0.5 and "both end together" in share.because
     assert asked == [((2, 4, 64, 16), 4, 8, torch.float32, torch.device("cpu"))]
-    assert found.token_ids == answer(tiny_engine(), prompt, tokens=12).token_ids
-
-    def no_room(*_: object) -> Sharing:
-        raise torch.OutOfMemoryError("injected")
-
-    monkeypatch.setattr("core.generation.placement.measure_sharing", no_room)
+    assert answer(engine, prompt).token_ids == answer(tiny_engine(), prompt).token_ids
+    monkeypatch.setattr(f"{place}.measure_sharing", Shortage(lambda: None, 0, 1))
     assert tiny_engine(placement="offloaded").plan.cpu_attention == Choice(0.0, "the device had no room to measure it")
 
 
-def test_a_calibration_takes_the_real_shape_and_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.planning.measured.SHARING_BYTES", 1 << 20)
+def test_a_calibration_takes_the_real_shape_and_both_times() -> None:
     for dtype in (torch.float32, torch.float16):
-        found = measure_sharing((2, 2, 64, 16), 4, 8, dtype, torch.device("cpu"))
+        found = measure_sharing((2, 2, 64, 16), 4, 8, dtype, torch.device("cpu"), 1 << 20)
         assert found.link > 0 and found.host > 0
 
 
@@ -125,11 +111,11 @@ def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, first: int, 
 
 def test_reading_goes_on_with_fewer_resident_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, prompt = tiny_engine(prefill_chunk=200), random_prompt(900)
-    shortage = fail(monkeypatch, engine._levels.full, "attend", 5, 1)  # inside the third piece, after its first layer
+    shortage = fail(monkeypatch, engine.full_cache, "attend", 5, 1)  # inside the third piece, after its first layer
     found = answer(engine, prompt, tokens=12)
-    assert shortage.failed == 1 and engine.info.plan.resident_layers == 1
-    assert engine.info.plan.placement.value == "split" and "ran out of memory" in engine.info.plan.placement.because
-    assert engine.info.host_memory is not None
+    placement = engine.info.plan.placement
+    assert shortage.failed == 1 and engine.info.plan.resident_layers == 1 and engine.info.host_memory is not None
+    assert placement.value == "split" and "ran out of memory" in placement.because
     assert found.token_ids == answer(tiny_engine(prefill_chunk=200), prompt, tokens=12).token_ids
 
 
@@ -139,23 +125,22 @@ def test_reading_goes_on_with_fewer_resident_layers(monkeypatch: pytest.MonkeyPa
 )
 def test_an_answer_goes_on_where_memory_ran_out(method: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, prompt = tiny_engine(), random_prompt(300)
-    expected = answer(engine, prompt, method, 12).token_ids
-    judge = getattr(engine._levels.parts, part)
-    assert isinstance(judge, CachedModel)
-    shortage = fail(monkeypatch, judge.cache, "attend", 7, 2)  # two in a row: both layers move
+    expected, model = answer(engine, prompt, method, 12).token_ids, getattr(engine._levels.parts, part)
+    assert isinstance(model, CachedModel)
+    shortage = fail(monkeypatch, model.cache, "attend", 7, 2)  # two in a row: both layers move
     assert answer(engine, prompt, method, 12).token_ids == expected
     assert shortage.failed == 2 and engine.info.plan.resident_layers == 0
-    again = answer(engine, [*prompt, *expected, 5, 6], method, 8)
-    whole = answer(tiny_engine(), [*prompt, *expected, 5, 6], method, 8)
-    assert again.token_ids == whole.token_ids and again.reused_tokens >= len(prompt)
+    more = [*prompt, *expected, 5, 6]
+    again = answer(engine, more, method, 8)
+    assert again.token_ids == answer(tiny_engine(), more, method, 8).token_ids and again.reused_tokens >= len(prompt)
 
 
 @pytest.mark.parametrize("method", ["triforce", "h2o"])
 def test_choosing_chunks_may_run_out_of_memory_too(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, prompt = tiny_engine(), random_prompt(300)
     expected = answer(engine, prompt, method, 8).token_ids
-    shortage = fail(monkeypatch, engine._levels.full, "gather", 1, 1)
-    assert answer(engine, [*prompt, 7], method, 8).token_ids is not None
+    shortage = fail(monkeypatch, engine.full_cache, "gather", 1, 1)
+    answer(engine, [*prompt, 7], method, 8)
     assert shortage.failed == (1 if shortage.calls > 1 else 0)
     assert answer(engine, prompt, method, 8).token_ids == expected
 
@@ -167,16 +152,8 @@ def test_the_cache_of_a_lossy_method_that_finds_no_room_takes_a_layer_s(
     """It is made when it is first asked for, and no plan has room for it."""
     engine, prompt = tiny_engine(), random_prompt(300)
     expected = answer(tiny_engine(), prompt, method).token_ids
-    shape, times = engine._levels.full.shape, [0]
-    real = type(shape).allocate
-
-    def allocate(own: KVShape, num_rows: int) -> torch.Tensor:
-        times[0] += 1
-        if times[0] == 1:
-            raise torch.OutOfMemoryError("injected")
-        return real(own, num_rows)
-
-    monkeypatch.setattr(KVShape, "allocate", allocate)
+    short = Shortage(KVShape.allocate, 0, 1)
+    monkeypatch.setattr(KVShape, "allocate", lambda shape, rows: short(shape, rows))
     assert answer(engine, prompt, method).token_ids == expected and engine.info.plan.resident_layers == 1
 
 
@@ -186,7 +163,7 @@ def test_where_nothing_can_move_one_error_tells_so_and_the_conversation_is_intac
     engine, prompt = tiny_engine(placement="offloaded"), random_prompt(300)
     expected = answer(engine, prompt).token_ids
     with monkeypatch.context() as patch:
-        fail(patch, engine._levels.full, "attend", 9, 1)
+        fail(patch, engine.full_cache, "attend", 9, 1)
         with pytest.raises(NotEnoughMemory, match="lies on the host already") as error:
             answer(engine, prompt)
         assert "--context" in error.value.hint
@@ -194,57 +171,49 @@ def test_where_nothing_can_move_one_error_tells_so_and_the_conversation_is_intac
     assert after.token_ids == expected and after.reused_tokens == len(prompt) - 1
 
 
-def test_a_layer_moves_only_where_the_host_holds_its_blocks_and_for_a_moment_its_rows_too() -> None:
-    shape = tiny_shape(layers=2)
-    full = FullCache(shape, 100, 4)
-    k = torch.zeros(1, 1, 40, shape.head_dim)
-    full.begin(0, 40)
+def filled(num_rows: int, rows: int = 256) -> tuple[FullCache, torch.Tensor]:
+    """A cache of two layers that hold the same random keys and values, and these."""
+    cache, seen = FullCache(tiny_shape(layers=2), rows, 4), torch.randn(2, 1, 1, num_rows, 4)
+    cache.begin(0, num_rows)
     for layer in range(2):
-        full.stage(layer, k, k)
-    full.commit(40)
-    free = [(128 + 40) * shape.bytes_per_token // 2 - 1]  # blocks of 64 rows hold 100, and 40 were seen
+        cache.stage(layer, *seen)
+    cache.commit(num_rows)
+    return cache, seen
+
+
+def test_a_layer_moves_only_where_the_host_holds_its_blocks_and_for_a_moment_its_rows_too() -> None:
+    full, _ = filled(40, 100)
+    free = [(128 + 40) * full.shape.bytes_per_token // 2 - 1]  # blocks of 64 rows hold 100, and 40 were seen
     oom_fallback = OomFallback(full, 64, lambda: free[0])
-    runs: list[int] = []
-
-    def work() -> int:
-        runs.append(full.resident_layers)
-        if len(runs) % 2:
-            raise torch.OutOfMemoryError("injected")
-        return full.resident_layers
-
     with pytest.raises(NotEnoughMemory, match="no room for a layer"):
-        oom_fallback.retry(work, lambda: None)
-    runs.clear()
+        oom_fallback.retry(Shortage(lambda: None, 0, 1), lambda: None)
     free[0] += 1
-    assert oom_fallback.retry(work, lambda: None) == 1
+    assert oom_fallback.retry(Shortage(lambda: full.resident_layers, 0, 1), lambda: None) == 1
 
 
-def test_a_device_that_is_full_at_the_start_gets_fewer_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    shape, real = tiny_shape(layers=3), FullCache
+def test_a_layer_that_finds_no_room_to_move_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, seen = filled(100)
+    monkeypatch.setattr(OffloadedLayer, "__init__", Shortage(lambda: None, 0, 1))
+    with pytest.raises(torch.OutOfMemoryError):
+        cache.offload_one(64)
+    assert cache.resident_layers == 2 and torch.equal(cache.rows(1, 0, 100)[0], seen[0][0])
+
+
+def test_a_device_that_is_full_at_the_start_gets_fewer_layers() -> None:
     tried: list[int | None] = []
 
     def cache(*args: object, offload: Offload | None, **keywords: object) -> FullCache:
         tried.append(offload.num_resident if offload else None)
         if offload is None or offload.num_resident > most:
             raise torch.OutOfMemoryError("injected")
-        return real(*args, offload=offload, **keywords)  # type: ignore[arg-type]
+        return FullCache(*args, offload=offload, **keywords)  # type: ignore[arg-type]
+
+    def made() -> FullCache:
+        shape = tiny_shape(layers=3)
+        return make_full_cache(shape, 256, 4, possible=256, backend=STOCK, offload=None, block_rows=64, kind=cache)
 
     most = 1
-    made = make_full_cache(shape, 256, 4, possible=256, backend=STOCK, offload=None, block_rows=64, kind=cache)
-    assert made.resident_layers == 1 and tried == [None, 2, 1]
+    assert made().resident_layers == 1 and tried == [None, 2, 1]
     most = -1
     with pytest.raises(NotEnoughMemory, match="no room for the caches of 256 tokens"):
-        make_full_cache(shape, 256, 4, possible=256, backend=STOCK, offload=None, block_rows=64, kind=cache)
-
-
-def test_a_layer_that_finds_no_room_to_move_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = FullCache(tiny_shape(layers=2), 256, 4)
-    cache.begin(0, 100)
-    k, v = torch.randn(2, 1, 1, 100, 4)
-    for layer in range(2):
-        cache.stage(layer, k, v)
-    cache.commit(100)
-    monkeypatch.setattr(OffloadedLayer, "__init__", Shortage(lambda: None, 0, 1))
-    with pytest.raises(torch.OutOfMemoryError):
-        cache.offload_one(64)
-    assert cache.resident_layers == 2 and torch.equal(cache.rows(1, 0, 100)[0], k[0])
+        made()

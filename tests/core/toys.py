@@ -168,6 +168,14 @@ def tiny_engine(
     return Engine(config, plan, Letters(eos_ids), models, offload=offload, graphs=graphs)
 
 
+def engine_on(device: str, offload: Offload | None = None, *, graphs: bool = False, **settings: Any) -> Engine:
+    """On a device, with caches so small that a prompt of 300 tokens leaves something to choose."""
+    small: dict[str, Any] = {"context": 512, "prefill_chunk": 100, "budget": 96, "local_window": 32}
+    small |= {"kv_heads": 2, "draft_window": 72, "cpu_attention_share": 0.0}
+    recorder = Graphs(torch.device(device)) if graphs else None
+    return tiny_engine(device=device, offload=offload, graphs=recorder, **{**small, **settings})
+
+
 def moved(
     model: LoadedModel, device: torch.device, dtype: torch.dtype, kv_dtype: torch.dtype | None = None
 ) -> LoadedModel:

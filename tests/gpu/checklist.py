@@ -45,11 +45,6 @@ class Options:
     text: str = ""  # a text file that the real model reads
     commit: str = ""
 
-    def arguments(self) -> list[str]:
-        """The same on a command line."""
-        flags = [f"--{name}" for name in ("tiny", "more") if getattr(self, name)]
-        return flags + [f"--{name}={getattr(self, name)}" for name in ("real", "text", "commit") if getattr(self, name)]
-
 
 class Report:
     """The results of one step, on disk as soon as they are there."""
@@ -172,7 +167,8 @@ def run_step(step: Step, out: Path, options: Options) -> int:
 def command_of(step: Step, out: Path, options: Options) -> list[str]:
     """What runs one step."""
     command = [sys.executable, "-m", "tests.gpu.checklist", "--step", step.name, "--out", str(out)]
-    return command + options.arguments()
+    told = {name: value for name, value in asdict(options).items() if value}
+    return command + [f"--{name}" if value is True else f"--{name}={value}" for name, value in told.items()]
 
 
 def spawn(step: Step, out: Path, minutes: float, options: Options) -> dict[str, Any]:

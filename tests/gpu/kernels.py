@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from core.ops.attention import attend
-from core.planning.hardware import free_memory_bytes
+from core.planning.hardware import free_memory_bytes, resolve_device
 from core.planning.measured import measure_link, measure_sharing
 from tests.gpu.checklist import Here
-from tests.gpu.machine import NOT_HERE, device_of
+from tests.gpu.machine import NOT_HERE
 from tests.gpu.traces import wait
 
 GIB = 1 << 30
@@ -52,7 +52,7 @@ def attention(here: Here) -> None:
     The one masks from the end of the keys on. Where it is faster, exact for groups of heads and there in the oldest
     torch that is supported, it can be taken.
     """
-    device = device_of(here.device)
+    device = resolve_device(here.device)
     matrix = torch.ones(here.sized(1 << 28, 1 << 22) // 1024, 1024, device=device)
     reading = milliseconds(lambda: matrix @ torch.ones(1024, 1, device=device), device)
     here.report.add("device reads, bytes a second", 1e3 * matrix.nbytes / reading)
@@ -92,7 +92,7 @@ def _aligned_at_the_end(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tens
 
 def pinning(here: Here) -> None:
     """Host memory, untouched or touched before, with large pages or not: pinning it, and a copy from there."""
-    device = device_of(here.device)
+    device = resolve_device(here.device)
     here.report.add("as an engine measures it", measure_link(device))
     piece = here.sized((2, 32, 512, 128), (2, 2, 64, 32))
     here.report.add("host share", measure_sharing(piece, 32, 8, torch.float16, device))

@@ -30,11 +30,6 @@ SUITE_PROCESSES = 4
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
-def device_of(name: str) -> torch.device:
-    """ "cpu" or "cuda" as a device; of CUDA with its number, which torch wants in some places."""
-    return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
-
-
 def versions(here: Here) -> None:
     """What the machine is."""
     add = here.report.add
@@ -45,7 +40,10 @@ def versions(here: Here) -> None:
     add("threads", torch.get_num_threads())
     add("compiler", find_compiler())
     add("compiled kernel", _kernel())
-    add("huge pages", {f.name: f.read_text().strip() for f in HUGE_PAGES.glob("*") if f.is_file() and _readable(f)})
+    add(
+        "huge pages",
+        {f.name: f.read_text().strip() for f in HUGE_PAGES.glob("*") if f.is_file() and os.access(f, os.R_OK)},
+    )
     meminfo = Path("/proc/meminfo")
     add("memory", [row for row in meminfo.read_text().splitlines() if "Huge" in row] if meminfo.is_file() else [])
     add("locked memory", _locked())
@@ -73,10 +71,6 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _readable(file: Path) -> bool:
-    return os.access(file, os.R_OK)
 
 
 def _locked() -> str:

@@ -20,9 +20,10 @@ from core.engine import Engine
 from core.models.cached_model import CachedModel
 from core.ops.graphs import Graphs
 from core.ops.transfer import PrefetchRing
+from core.planning.hardware import resolve_device
 from tests.core.toys import FIXED, random_prompt, tiny_engine
 from tests.gpu.checklist import Here
-from tests.gpu.machine import NOT_HERE, device_of
+from tests.gpu.machine import NOT_HERE
 from tests.gpu.texts import ROOM, answer, measured, prompt_of
 from tests.gpu.traces import host_time
 
@@ -110,7 +111,7 @@ def offloads() -> list[tuple[Offload, float]]:
 
 def races(here: Here) -> None:
     """With random delays on both streams texts, logits and rows are those without, bit for bit."""
-    device = device_of(here.device)
+    device = resolve_device(here.device)
     greedy = GenerationConfig(max_new_tokens=here.sized(32, 8), speculation=FIXED)
     if not here.cuda:
         here.report.add("delays", NOT_HERE)
@@ -135,7 +136,7 @@ def races(here: Here) -> None:
 
 def sanitizer(here: Here) -> None:
     """torch's CUDA sanitizer notices a race that is there on purpose, and none in answers with offloaded layers."""
-    device = device_of(here.device)
+    device = resolve_device(here.device)
     if here.cuda:
         from torch.cuda import _sanitizer
 

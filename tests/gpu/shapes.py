@@ -25,9 +25,9 @@ from core.config import EngineConfig, GenerationConfig, RetrievalConfig, Specula
 from core.engine import Engine
 from core.engine_builder import planned_pair
 from core.errors import NotEnoughMemory
-from core.planning.hardware import peak_memory_bytes, return_memory
+from core.planning.hardware import peak_memory_bytes, resolve_device, return_memory
 from tests.gpu.checklist import Here
-from tests.gpu.machine import device_of, smi
+from tests.gpu.machine import smi
 from tests.gpu.texts import CARD_GIB, ROOM, Answers, measured, prompt_of
 from tests.gpu.traces import host_time, traced, wait
 
@@ -86,7 +86,7 @@ def config_of(here: Here, tokens: int, **more: Any) -> EngineConfig:
 
 def opened(here: Here, config: EngineConfig) -> tuple[EngineConfig, Engine]:
     """An engine, with the largest context that fits where this one does not; where the time of its start goes."""
-    device, seconds = device_of(here.device), defaultdict[str, float](float)
+    device, seconds = resolve_device(here.device), defaultdict[str, float](float)
     seconds["interpreter and imports"] = time.time() - psutil.Process().create_time()
     started = time.perf_counter()
     with clocked(seconds, device):
@@ -110,7 +110,7 @@ def big(here: Here) -> None:
 
     `--more`: rounds of a fixed length.
     """
-    device = device_of(here.device)
+    device = resolve_device(here.device)
     free = torch.cuda.mem_get_info()[0] if here.cuda else 0
     wanted = config_of(
         here,
@@ -206,9 +206,9 @@ def resident(here: Here) -> None:
     for method in ("autoregressive", "triforce"):
         wanted = GenerationConfig(method=method, max_new_tokens=here.sized(24, 4))
         work = partial(measured, engine, prompt, wanted)
-        here.report.add(f"{method}: device and operations", traced(work, device_of(here.device)))
+        here.report.add(f"{method}: device and operations", traced(work, resolve_device(here.device)))
         here.report.add(f"{method}: Python", host_time(work))
-    here.report.add("peak of tensors", peak_memory_bytes(device_of(here.device)))
+    here.report.add("peak of tensors", peak_memory_bytes(resolve_device(here.device)))
     answers.check()
     if here.options.more:
         answers.engine = Engine.of(engine._models, replace(config, graphs=False), engine.plan)

@@ -1,6 +1,7 @@
 """Books that were kept: the engine goes on exactly as if it had read them, and whatever is damaged is read again."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,11 +17,12 @@ from core.kv_store import identity
 from core.kv_store.bookfile import SUFFIX
 from core.kv_store.engine_store import BookStore, Fetched, Kept, Moving, ReadBook
 from core.kv_store.folder import BookFolder, BookFolderSettings
+from core.kv_store.slots import Slots
 from tests.core import toys
 from tests.core.toys import random_prompt, tiny_engine
 
-BOOK = random_prompt(900)
-QUESTION = random_prompt(14, 1)
+BOOK, QUESTION = random_prompt(900), random_prompt(14, 1)
+ASKED = [*BOOK, *QUESTION]
 
 
 def read(engine: Engine, prompt: list[int]) -> int:
@@ -68,34 +70,71 @@ def folder(tmp_path: Path) -> BookFolder:
     return BookFolder(tmp_path / "shelf")
 
 
-@pytest.mark.parametrize("method", ["autoregressive", "triforce", "h2o"])
-def test_an_engine_that_opens_a_kept_book_answers_as_one_that_has_read_it(method: str, folder: BookFolder) -> None:
-    first, second = tiny_engine(kv_heads=2), tiny_engine(kv_heads=2)
-    keep(first, folder)
-    assert fetch(second, folder, [*BOOK, *QUESTION]) == len(BOOK)
-    for temperature in (0.0, 1.0) if method == "triforce" else (0.0,):
-        fresh, opened = (answer(engine, method, temperature) for engine in (first, second))
-        assert opened.token_ids == fresh.token_ids
-        assert opened.stats.level2 == fresh.stats.level2, "guesses depend on landmarks and queries: they came back too"
-        assert opened.prompt_tokens - opened.reused_tokens <= len(QUESTION), "no token of the book was read again"
+class OnDisk:
+    """A text goes to the saved books, and comes back from there."""
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self._engine, self._folder = engine, BookFolder(path)
+
+    def leave(self, text: list[int], other: list[int]) -> None:
+        keep(self._engine, self._folder, text)
+        read(self._engine, other)
+
+    def bring(self, prompt: list[int]) -> None:
+        fetch(self._engine, self._folder, prompt)
 
 
-def test_everything_comes_back_to_the_last_bit(folder: BookFolder) -> None:
-    first, second = tiny_engine(), tiny_engine()
-    keep(first, folder)
-    fetch(second, folder, [*BOOK, *QUESTION])
-    assert second.held_tokens == BOOK and hold_the_same(first, second, len(BOOK))
+class InMemory:
+    """A text makes room for another one and comes back from its slot."""
+
+    def __init__(self, engine: Engine, _: Path) -> None:
+        self._engine, self._slots = engine, Slots(engine, lambda: 1 << 40)
+
+    def leave(self, text: list[int], other: list[int]) -> None:
+        read(self._engine, [*text, 0])
+        self.bring(other)
+        read(self._engine, other)
+
+    def bring(self, prompt: list[int]) -> None:
+        list(self._slots.bring(prompt))
+
+
+@pytest.mark.parametrize("way", [OnDisk, InMemory])
+@pytest.mark.parametrize(
+    "options", [{}, {"kv_heads": 2}, {"kv_bits": 16}, {"offload": Offload(num_resident=1, block_rows=64)}]
+)
+def test_a_text_that_comes_back_is_as_if_nothing_else_had_been_read(
+    way: type[OnDisk | InMemory], options: dict[str, Any], tmp_path: Path
+) -> None:
+    engine, alone = tiny_engine(**options), tiny_engine(**options)
+    kept = way(engine, tmp_path)
+    kept.leave(BOOK, random_prompt(400, 9))
+    kept.bring(ASKED)
+    read(alone, [*BOOK, 0])
+    assert engine.held_tokens == BOOK
+    assert "offload" in options or hold_the_same(engine, alone, len(BOOK))
+    lossy = [] if "offload" in options else [("h2o", 0.0)]
+    for method, temperature in (("autoregressive", 0.0), ("triforce", 0.0), ("triforce", 1.0), *lossy):
+        back, expected = (answer(one, method, temperature) for one in (engine, alone))
+        assert back.token_ids == expected.token_ids
+        assert back.stats.level2 == expected.stats.level2, "guesses depend on landmarks and queries: they came back too"
+        assert back.prompt_tokens - back.reused_tokens <= len(QUESTION), "no token of the book was read again"
+
+
+def test_rows_of_layers_in_host_memory_serve_resident_ones(folder: BookFolder) -> None:
+    keep(tiny_engine(offload=Offload(num_resident=1, block_rows=64)), folder)
+    engine = tiny_engine()
+    assert fetch(engine, folder, ASKED) == len(BOOK)
+    assert answer(engine).token_ids == answer(tiny_engine()).token_ids
 
 
 def test_what_was_asked_meanwhile_does_not_change_what_is_kept(folder: BookFolder) -> None:
-    first, second = tiny_engine(), tiny_engine()
-    store = BookStore(first, folder)
-    book = read_book(first, folder)
+    first, second, reread = tiny_engine(), tiny_engine(), tiny_engine()
+    store, book = BookStore(first, folder), read_book(first, folder)
     fresh = answer(first)
     assert store.holds(book)
     list(store.keep(book))
-    fetch(second, folder, [*BOOK, *QUESTION])
-    reread = tiny_engine()
+    fetch(second, folder, ASKED)
     read(reread, [*BOOK, 0])
     assert torch.equal(second.full_cache.recent_queries(1, 100), reread.full_cache.recent_queries(1, 100))
     assert answer(second).token_ids == fresh.token_ids
@@ -103,11 +142,11 @@ def test_what_was_asked_meanwhile_does_not_change_what_is_kept(folder: BookFolde
     assert not store.holds(book), "another book was read: this one cannot be written any more"
 
 
-@pytest.mark.parametrize("changed_at", [899, 300])
+@pytest.mark.parametrize(("changed_at", "end"), [(899, 900), (300, 900), (780, 781)])
 def test_a_changed_tail_costs_only_the_tail_and_answers_are_those_of_a_fresh_reading(
-    changed_at: int, folder: BookFolder
+    changed_at: int, end: int, folder: BookFolder
 ) -> None:
-    changed = [*BOOK[:changed_at], BOOK[changed_at] ^ 1, *BOOK[changed_at + 1 :], 7, 8, 9]
+    changed = [*BOOK[:changed_at], BOOK[changed_at] ^ 1, *BOOK[changed_at + 1 : end], 7, 8, 9]
     keep(tiny_engine(), folder)
     opened, fresh = tiny_engine(), tiny_engine()
     reused = fetch(opened, folder, [*changed, 0])
@@ -119,32 +158,37 @@ def test_a_changed_tail_costs_only_the_tail_and_answers_are_those_of_a_fresh_rea
 
 
 def test_a_longer_text_goes_on_behind_the_kept_one_and_takes_its_place(folder: BookFolder) -> None:
-    longer = [*BOOK, *random_prompt(400, 3)]
+    longer, engine = [*BOOK, *random_prompt(400, 3)], tiny_engine()
     keep(tiny_engine(), folder)
-    engine = tiny_engine()
     assert fetch(engine, folder, [*longer, 0]) == len(BOOK)
-    read(engine, [*longer, 0])
+    keep(engine, folder, longer)
+    (book,) = folder.books()
+    assert book.label.num_tokens == len(longer)
     store = BookStore(engine, folder)
-    list(store.keep(store.read_book(longer, ["longer.txt"], 1.0)))
-    assert [book.name for book in folder.books()] == ["longer.txt"]
     assert store.is_saved(longer) and store.is_saved(longer[:-1]) and not store.is_saved(longer[:-200])
 
 
-def test_books_of_other_weights_formats_and_portions_are_not_taken(folder: BookFolder) -> None:
+def other_weight(engine: Engine) -> None:
+    next(iter(engine._models.target.module.parameters())).data[0, 0] += 1e-3
+
+
+def other_rope(engine: Engine) -> None:
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+    cast(Any, engine._models.target.module).config.rope_parameters = rope
+
+
+def other_tokenizer(engine: Engine) -> None:
+    engine.text.__class__ = type("Others", (type(engine.text),), {"identity": "other letters"})
+
+
+@pytest.mark.parametrize("change", [other_weight, other_rope, other_tokenizer])
+def test_books_of_other_weights_configurations_and_tokenizers_are_not_taken(
+    change: Callable[[Engine], None], folder: BookFolder
+) -> None:
     keep(tiny_engine(), folder)
-    prompt = [*BOOK, *QUESTION]
-    assert fetch(tiny_engine(), folder, prompt) == len(BOOK)
     other = tiny_engine()
-    next(iter(other._models.target.module.parameters())).data[0, 0] += 1e-3
-    assert fetch(other, folder, prompt) == 0, "one weight differs"
-    assert fetch(tiny_engine(prefill_chunk=128), folder, prompt) == 0
-    other = tiny_engine()
-    other._models.target.module.config.rope_parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
-    assert fetch(other, folder, prompt) == 0, "another RoPE"
-    other = tiny_engine()
-    type(other.text).identity.fget  # noqa: B018
-    other.text.__class__ = type("Others", (type(other.text),), {"identity": "other letters"})
-    assert fetch(other, folder, prompt) == 0, "another tokenizer or template"
+    change(other)
+    assert fetch(other, folder, ASKED) == 0 and fetch(tiny_engine(), folder, ASKED) == len(BOOK)
 
 
 def test_nothing_is_fetched_where_it_would_not_help(folder: BookFolder) -> None:
@@ -153,31 +197,33 @@ def test_nothing_is_fetched_where_it_would_not_help(folder: BookFolder) -> None:
     assert fetch(engine, folder, random_prompt(900, 8)) == 0
     assert fetch(engine, folder, BOOK[:40]) == 0, "read sooner than opened"
     read(engine, [*BOOK, 0])
-    assert fetch(engine, folder, [*BOOK, *QUESTION]) == 0, "it is there"
-    assert fetch(tiny_engine(context=512), folder, [*BOOK, *QUESTION]) == 0, "no room: reading says so"
+    assert fetch(engine, folder, ASKED) == 0, "it is there"
+    assert fetch(tiny_engine(prefill_chunk=128), folder, ASKED) == 0, "read in other portions"
+    assert fetch(tiny_engine(context=512), folder, ASKED) == 0, "no room: reading says so"
     assert fetch(tiny_engine(context=512), folder, [*BOOK[:400], *QUESTION]) == 256, "a shorter text has room"
 
 
-@pytest.mark.parametrize("share", [0.1, 0.97])
-def test_a_flipped_bit_is_noticed_and_the_rest_is_read_again(share: float, folder: BookFolder) -> None:
-    kept = keep(tiny_engine(), folder)
+@pytest.mark.parametrize(("share", "whole"), [(0.03, 0), (0.97, 512)])
+def test_a_flipped_bit_is_noticed_and_the_rest_is_read_again(share: float, whole: int, folder: BookFolder) -> None:
+    """Of a book whose last pass is shorter than the queries that an answer looks back to."""
+    book = BOOK[:850]
+    kept = keep(tiny_engine(), folder, book)
     path = folder.path / f"{kept.id}{SUFFIX}"
     content = bytearray(path.read_bytes())
     content[int(kept.size_bytes * share)] ^= 4
     path.write_bytes(content)
     engine, fresh = tiny_engine(), tiny_engine()
-    reused = fetch(engine, folder, [*BOOK, *QUESTION])
-    assert reused % 256 == 0 and reused < len(BOOK) and not path.exists() and "damaged" in folder.notices[0]
-    read(fresh, [*BOOK, 0])
-    assert read(engine, [*BOOK, 0]) == len(BOOK) - reused
-    assert answer(engine).token_ids == answer(fresh).token_ids
+    assert fetch(engine, folder, [*book, *QUESTION]) == whole
+    assert not path.exists() and "damaged" in folder.notices[0]
+    read(fresh, [*book, 0])
+    assert read(engine, [*book, 0]) == len(book) - whole
+    assert answer(engine, book=book).token_ids == answer(fresh, book=book).token_ids
 
 
 def test_opening_stops_when_it_is_cancelled_and_what_came_counts(folder: BookFolder) -> None:
     keep(tiny_engine(), folder)
-    engine, cancel = tiny_engine(), threading.Event()
-    seen = []
-    for event in BookStore(engine, folder).fetch([*BOOK, *QUESTION], cancel):
+    engine, cancel, seen = tiny_engine(), threading.Event(), list[Moving | Fetched]()
+    for event in BookStore(engine, folder).fetch(ASKED, cancel):
         seen.append(event)
         if isinstance(event, Moving) and event.done_tokens >= 512:
             cancel.set()
@@ -185,36 +231,23 @@ def test_opening_stops_when_it_is_cancelled_and_what_came_counts(folder: BookFol
     assert answer(engine).token_ids == answer(tiny_engine()).token_ids
 
 
-def test_layers_in_host_memory_are_kept_and_brought_back_like_resident_ones(folder: BookFolder) -> None:
-    def offloaded() -> Engine:
-        return tiny_engine(offload=Offload(num_resident=1, block_rows=64))
-
-    keep(offloaded(), folder)
-    engine, resident = offloaded(), tiny_engine()
-    assert fetch(engine, folder, [*BOOK, *QUESTION]) == len(BOOK)
-    assert fetch(resident, folder, [*BOOK, *QUESTION]) == len(BOOK)
-    assert answer(engine).token_ids == answer(resident).token_ids == answer(tiny_engine()).token_ids
-
-
-def test_a_writing_that_is_given_up_leaves_nothing(folder: BookFolder) -> None:
+def test_a_writing_that_is_given_up_or_is_beyond_the_cap_leaves_nothing_and_the_other_books_stay(
+    folder: BookFolder,
+) -> None:
     engine = tiny_engine()
     writing = BookStore(engine, folder).keep(read_book(engine, folder))
     next(writing)
     assert len(list(folder.path.glob("*.part"))) == 1 and folder.books() == []
-    writing.close()  # type: ignore[attr-defined]
+    writing.close()
     assert list(folder.path.glob("*.part")) == [] and folder.books() == []
-
-
-def test_a_book_beyond_the_cap_is_refused_and_the_others_stay(folder: BookFolder) -> None:
-    engine = tiny_engine()
     keep(engine, folder)
     folder.choose(BookFolderSettings(cap_bytes=folder.books()[0].size_bytes + 1000))
-    other = random_prompt(1200, 6)
-    with pytest.raises(BookFolderFull, match="all may take"):
-        keep(engine, folder, other)
-    assert [book.label.num_tokens for book in folder.books()] == [900]
-    keep(engine, folder, random_prompt(800, 6))
-    assert [book.label.num_tokens for book in folder.books()] == [800], "the older one went for it"
+    for length, left in ((1200, 900), (800, 800)):
+        try:
+            keep(engine, folder, random_prompt(length, 6))
+        except BookFolderFull as error:
+            assert length == 1200 and "all may take" in error.problem
+        assert [book.label.num_tokens for book in folder.books()] == [left]
 
 
 def test_weights_are_read_aside_and_nothing_waits_for_them_but_writing(
@@ -229,20 +262,20 @@ def test_weights_are_read_aside_and_nothing_waits_for_them_but_writing(
 
     gate = threading.Event()
     monkeypatch.setattr(identity, "file_digest", lambda file: str(gate.wait(60) and file.read_bytes()))
-    engine, prompt = from_files("here"), [*BOOK, *QUESTION]
+    engine = from_files("here")
     book, store = read_book(engine, folder), BookStore(engine, folder)
     assert not store.is_saved(BOOK)
     writing = store.keep(book)
     assert next(writing) == Moving(0, len(BOOK)) and not store.knows_family()
     gate.set()
     assert isinstance(list(writing)[-1], Kept) and store.is_saved(BOOK)
-    assert fetch(from_files("copied"), folder, prompt) == len(BOOK)
+    assert fetch(from_files("copied"), folder, ASKED) == len(BOOK)
     gate.clear()
     moved = from_files("moved")
     other = BookStore(moved, folder)
-    assert list(other.fetch(prompt, waits=False)) == [] and not other.is_saved(BOOK)
+    assert list(other.fetch(ASKED, waits=False)) == [] and not other.is_saved(BOOK)
     gate.set()
-    assert fetch(moved, folder, prompt) == len(BOOK)
+    assert fetch(moved, folder, ASKED) == len(BOOK)
     monkeypatch.setattr(identity, "file_digest", lambda _: pytest.fail("it is known from the folder"))
-    assert list(BookStore(engine, folder).fetch(prompt, waits=False)) == [], "the engine holds it"
+    assert list(BookStore(engine, folder).fetch(ASKED, waits=False)) == [], "the engine holds it"
     assert BookStore(engine, folder).knows_family()

@@ -36,74 +36,61 @@ from tests.core import toys
 from tests.core.parallel.test_shard import LOGIT_TOLERANCE
 from tests.core.toys import FIXED, MACHINE, Letters, last_event, loaded, random_prompt, tiny_config, tiny_engine
 
-NOISE = 0.05
+Engines = tuple[Engine, Engine, RankPool]  # of two processes, its twin of one, and the further process
+SOON_SECONDS = 20.0  # a machine that is busy included
+TWIN: dict[str, Any] = {"context": 1024, "noise": 0.05, "budget": 128}
 CONFIG = EngineConfig(
-    context=1024,
+    context=TWIN["context"],
     device="cpu",
     prefill_chunk=256,
     num_gpus=2,
-    retrieval=RetrievalConfig(budget=128, chunk_size=8, local_window=64),
+    retrieval=RetrievalConfig(budget=TWIN["budget"], chunk_size=8, local_window=64),
     draft=DraftConfig(window=128),
 )
+AWAY = Offload(block_rows=64, num_slots=2)
+answer = partial(toys.answer, tokens=10)
 
 
-def shared_engine(folder: Path, kv_heads: int, offload: Offload | None = None) -> tuple[Engine, RankPool]:
-    """The twin of `tests.core.toys.tiny_engine` with the same sizes; the target is read from `folder`, where it is put.
-
-    Passes over fixed buffers go through the twin of recorded ones. Costs seconds: a process is started.
-    """
+def engines(kv_heads: int, folder: Path, offload: Offload | None = None) -> Iterator[Engines]:
+    """Twins. The shared target is read from `folder`; its passes go through the twin of recorded ones."""
     config = tiny_config(kv_heads=kv_heads)
     cast(Any, loaded(config, 3).module).save_pretrained(folder)
-    draft = loaded(config, 3, NOISE)
+    draft = loaded(config, 3, TWIN["noise"])
     plan = make_plan(replace(size_in(folder), dims=read_dims(folder)), draft.dims, CONFIG, MACHINE)
     ranks, target = load_shared(folder, CONFIG, plan, STOCK, offload, recorded=True)
     models = LoadedModels(target=target, draft=draft, ranks=ranks)
-    return Engine(CONFIG, plan, Letters(), models, offload=offload, graphs=ranks.graphs), ranks
-
-
-answer = partial(toys.answer, tokens=10)
-SOON_SECONDS = 20.0  # a machine that is busy included
-
-
-def no_room() -> NoReturn:
-    raise torch.OutOfMemoryError
-
-
-def engines(
-    kv_heads: int, factory: pytest.TempPathFactory, offload: Offload | None = None
-) -> Iterator[tuple[Engine, Engine, RankPool]]:
-    shared, ranks = shared_engine(factory.mktemp("target"), kv_heads, offload)
-    alone = tiny_engine(kv_heads=kv_heads, context=1024, noise=NOISE, budget=128)
-    yield shared, alone, ranks
+    shared = Engine(CONFIG, plan, Letters(), models, offload=offload, graphs=ranks.graphs)
+    yield shared, tiny_engine(kv_heads=kv_heads, **TWIN), ranks
     ranks.close()
 
 
 @pytest.fixture(scope="module")
-def gqa(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, RankPool]]:
+def gqa(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     """Two KV heads for four query heads: one group a rank."""
-    yield from engines(2, tmp_path_factory)
+    yield from engines(2, tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")
-def mha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, RankPool]]:
+def mha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     """As many KV heads as query heads, and the shared target's full cache in host memory."""
-    yield from engines(4, tmp_path_factory, Offload(block_rows=64, num_slots=2))
+    yield from engines(4, tmp_path_factory.mktemp("target"), AWAY)
 
 
-def test_logits_agree_within_the_tolerance(gqa: tuple[Engine, Engine, RankPool]) -> None:
-    shared, alone, _ = gqa
-    prompt, found = random_prompt(300), []
-    for engine in (shared, alone):
-        for _ in engine.read(prompt[:290]):
-            pass
+def test_logits_and_the_chunks_of_all_ranks_agree_within_the_tolerance(gqa: Engines) -> None:
+    prompt, found, weights = random_prompt(300), list[torch.Tensor](), list[torch.Tensor]()
+    for engine in gqa[:2]:
+        list(engine.read(prompt[:290]))
         found.append(engine._levels.parts.full.logits(Context(prompt), 10))
         engine.settle(prompt)
-    assert float((found[0] - found[1]).abs().max()) < LOGIT_TOLERANCE
+        engine.weights_after(prompt)
+        weights.append(engine.chunk_weights())
+        assert not engine.holds_all_chunks
+    assert float((found[0] - found[1]).abs().max()) < LOGIT_TOLERANCE and torch.allclose(*weights, atol=1e-4)
     assert not torch.equal(found[0], found[1]), "negative control: sums in another order round differently"
 
 
 @pytest.mark.parametrize("method", ["autoregressive", "triforce", "triforce-lookup", "draft", "h2o"])
-def test_greedy_text_of_every_method_is_that_of_one_process(gqa: tuple[Engine, Engine, RankPool], method: str) -> None:
+def test_greedy_text_of_every_method_is_that_of_one_process(gqa: Engines, method: str) -> None:
     shared, alone, _ = gqa
     prompt = random_prompt(90 if method == "draft" else 300)
     ours, theirs = (answer(engine, prompt, method=method) for engine in (shared, alone))
@@ -112,7 +99,7 @@ def test_greedy_text_of_every_method_is_that_of_one_process(gqa: tuple[Engine, E
 
 
 def test_measured_round_shapes_and_a_seed_s_draws_are_those_of_one_process(
-    gqa: tuple[Engine, Engine, RankPool],
+    gqa: Engines,
 ) -> None:
     shared, alone, _ = gqa
     prompt, hot = random_prompt(300), SamplingParams(temperature=0.8)
@@ -123,9 +110,7 @@ def test_measured_round_shapes_and_a_seed_s_draws_are_those_of_one_process(
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_second_turn_reads_only_what_is_new_also_behind_a_cancelled_answer(
-    gqa: tuple[Engine, Engine, RankPool], cancelled: bool
-) -> None:
+def test_a_second_turn_reads_only_what_is_new_also_behind_a_cancelled_answer(gqa: Engines, cancelled: bool) -> None:
     shared, alone, _ = gqa
     prompt = random_prompt(300, 8)
     events = shared.generate(prompt, GenerationConfig(max_new_tokens=10, speculation=FIXED))
@@ -139,9 +124,7 @@ def test_a_second_turn_reads_only_what_is_new_also_behind_a_cancelled_answer(
     assert ours.token_ids == answer(alone, second).token_ids
 
 
-def test_lanes_of_a_race_write_what_they_write_in_one_process(
-    gqa: tuple[Engine, Engine, RankPool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lanes_of_a_race_write_what_they_write_in_one_process(gqa: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interleave, "SLICE_SECONDS", 0.0)  # lanes change as often as possible
     shared, alone, _ = gqa
     prompt = random_prompt(300, 9)
@@ -154,28 +137,20 @@ def test_lanes_of_a_race_write_what_they_write_in_one_process(
     )
 
 
-def test_chunks_of_all_ranks_are_shown(gqa: tuple[Engine, Engine, RankPool]) -> None:
-    shared, alone, _ = gqa
-    prompt = random_prompt(300, 10)
-    for engine in (shared, alone):
-        engine.weights_after(prompt)
-    assert torch.allclose(shared.chunk_weights(), alone.chunk_weights(), atol=1e-4)
-    assert shared.holds_all_chunks == alone.holds_all_chunks is False
-
-
-def test_every_process_counts_what_a_verification_attends_to(mha: tuple[Engine, Engine, RankPool]) -> None:
+def test_every_process_counts_what_a_verification_attends_to(mha: Engines) -> None:
     """The other ranks' heads choose by accepted tokens, too, not only by the last guesses, which may be rejected."""
-    shared, _, _ = mha
-    alone = tiny_engine(kv_heads=4, context=1024, noise=NOISE, budget=128, offload=Offload(block_rows=64, num_slots=2))
     weights = []
-    for engine in (shared, alone):
+    for engine in (mha[0], tiny_engine(kv_heads=4, offload=AWAY, **TWIN)):
         answer(engine, random_prompt(300, 10), method="retrieval")
         weights.append(engine.chunk_weights())
     assert torch.allclose(*weights, atol=1e-4)
 
 
-def test_every_process_measures_how_link_and_host_share(mha: tuple[Engine, Engine, RankPool]) -> None:
-    _, _, ranks = mha
+def test_every_process_measures_how_link_and_host_share(mha: Engines) -> None:
+    def no_room() -> NoReturn:
+        raise torch.OutOfMemoryError
+
+    ranks = mha[2]
     link = ranks.link(lambda: Choice(1e15, "mine"), 1 << 20)
     assert 0 < link.value < 1e15 and "rank 1" in link.because, "the slowest limits a pass"
     found = ranks.sharing(lambda: Sharing(1e-9, 1e-9), 1 << 20)
@@ -186,7 +161,7 @@ def test_every_process_measures_how_link_and_host_share(mha: tuple[Engine, Engin
 
 
 def test_each_process_s_part_of_the_host_attends_to_a_share_of_its_blocks(
-    mha: tuple[Engine, Engine, RankPool], monkeypatch: pytest.MonkeyPatch
+    mha: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, alone, _ = mha
     full, told, prompt = shared._levels.full, [], random_prompt(500, 11)
@@ -208,7 +183,7 @@ def ended(ranks: RankPool) -> bool:
     return not any(process.is_alive() for process in ranks._processes)
 
 
-def test_a_process_that_raises_ends_the_run_with_its_reason(gqa: tuple[Engine, Engine, RankPool]) -> None:
+def test_a_process_that_raises_ends_the_run_with_its_reason(gqa: Engines) -> None:
     shared, _, ranks = gqa
     ranks.tell(Order("change", ("full", "select")))  # a bug of ours, as it were: the full cache selects nothing
     started = time.monotonic()
@@ -217,7 +192,7 @@ def test_a_process_that_raises_ends_the_run_with_its_reason(gqa: tuple[Engine, E
     assert time.monotonic() - started < SOON_SECONDS and ended(ranks)
 
 
-def test_a_process_that_is_killed_ends_the_run_at_once_and_for_good(mha: tuple[Engine, Engine, RankPool]) -> None:
+def test_a_process_that_is_killed_ends_the_run_at_once_and_for_good(mha: Engines) -> None:
     shared, _, ranks = mha
     prompt = random_prompt(300, 12)
     events = shared.generate(prompt, GenerationConfig(max_new_tokens=500, speculation=FIXED))

@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import InvalidSetting
 from core.parallel import group
-from core.parallel.group import PATIENCE
+from core.parallel.group import NO_WATCHDOG, PATIENCE
 from core.parallel.rank_pool import Watch
 
 
@@ -41,9 +41,8 @@ def test_a_lost_rank_and_a_pass_that_hangs_wake_up_whoever_waits(
     watch.over.set()
     thread.join(10)
     assert not thread.is_alive() and (len(seen), watch.noticed.is_set()) == (aborts, bool(aborts))
-    os.close(sentinel)
-    if not lost:
-        os.close(process)
+    for end in (sentinel,) if lost else (sentinel, process):
+        os.close(end)
 
 
 def test_only_a_pass_that_runs_takes_time() -> None:
@@ -54,11 +53,12 @@ def test_only_a_pass_that_runs_takes_time() -> None:
     assert watch.begun is None
 
 
-def test_nccl_s_own_watchdog_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_s_own_watchdog_ends_no_process_and_a_torch_without_nccl_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It would end rank 0, and with it the page, after a rank has hung for as long as our patience."""
     made: list[dict[str, str | None]] = []
-    names = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING")
-    for name in names:
+    for name in (*NO_WATCHDOG, "NCCL_SOCKET_IFNAME"):
         monkeypatch.setenv(name, "unset")  # so that it is put back
         monkeypatch.delenv(name)
 
@@ -66,15 +66,12 @@ def test_nccl_s_own_watchdog_ends_no_process(monkeypatch: pytest.MonkeyPatch) ->
         Options = SimpleNamespace
 
         def __init__(self, *_: object) -> None:
-            made.append({name: os.environ.get(name) for name in names})
+            made.append({name: os.environ.get(name) for name in NO_WATCHDOG})
 
     monkeypatch.setattr(group.DIST, "ProcessGroupNCCL", Nccl, raising=False)
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
     group._nccl(None, 0, 2)
-    assert made == [dict.fromkeys(names, "0")]
-
-
-def test_a_torch_without_the_means_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING")
+    assert made == [dict.fromkeys(wanted, "0")]
     group.require_group("cpu")
     monkeypatch.setattr(group.DIST, "is_nccl_available", lambda: False)
     with pytest.raises(InvalidSetting, match="without NCCL"):

@@ -50,23 +50,29 @@ class Sums:
         x.copy_(total)
 
 
+def shape_of(config: PreTrainedConfig, num_ranks: int = 1) -> KVShape:
+    """Of the caches of one rank."""
+    dims = dims_of(config, "toy", weight_bytes=0)
+    heads = dims.num_heads // num_ranks, dims.num_kv_heads // num_ranks
+    return KVShape(dims.num_layers, *heads, dims.head_dim, torch.float32, CPU)
+
+
 def logits_of(config: PreTrainedConfig, num_ranks: int, add: Callable[[Tensor, int], None]) -> list[Tensor]:
     """Logits of some chunks and some rows at once on each rank, [ranks] of [20, V]."""
-    sizes, tokens = cast(Any, config), Context(random_prompt(90))
-    head_dim = dims_of(config, "toy", weight_bytes=0).head_dim
+    tokens = Context(random_prompt(90))
 
     def run(rank: int) -> Tensor:
-        model = models[rank]
         if num_ranks > 1:
-            cut(model, rank, num_ranks, partial(add, rank=rank))
-        heads = (sizes.num_attention_heads // num_ranks, sizes.num_key_value_heads // num_ranks)
-        cache = FullCache(KVShape(sizes.num_hidden_layers, *heads, head_dim, torch.float32, CPU), 128, 8)
-        judge = CachedModel("full", model, cache, CPU)
-        judge.feed(tokens, range(0, 50), 1)
-        judge.feed(tokens, range(50, 70), 1)
-        return judge.logits(tokens, 20)
+            cut(models[rank], rank, num_ranks, partial(add, rank=rank))
+        share = CachedModel("full", models[rank], FullCache(shape_of(config, num_ranks), 128, 8), CPU)
+        share.feed(tokens, range(0, 50), 1)
+        share.feed(tokens, range(50, 70), 1)
+        return share.logits(tokens, 20)
 
     models: list[nn.Module] = [tiny_model(config, 3) for _ in range(num_ranks)]  # seeds are global: one after another
+    for name, part in (named for model in models for named in model.named_parameters()):
+        if name.endswith("bias"):  # which transformers fills with zeros
+            part.data.copy_(torch.linspace(-0.1, 0.1, part.numel()))
     with ThreadPoolExecutor(num_ranks) as pool:
         return list(pool.map(run, range(num_ranks)))
 
@@ -87,6 +93,7 @@ def without_windows(family: str) -> PreTrainedConfig:
     return tiny_family(family, sliding_window=None, use_sliding_window=False, layer_types=[FULL] * 2)
 
 
+TOY = config_of("llama", 2)
 CASES = [(partial(config_of, family, kv_heads), 2) for family in FAMILIES for kv_heads in (4, 2)]
 CASES += [
     (partial(config_of, "llama", 4, intermediate_size=97), 4),
@@ -109,9 +116,8 @@ def test_shares_together_compute_what_the_whole_model_does(
 
 def test_a_missing_sum_would_be_noticed() -> None:
     """Negative control: ranks that do not add up are far off."""
-    config = config_of("llama", 2)
-    (whole,) = logits_of(config, 1, lambda x, rank: None)
-    assert float((logits_of(config, 2, lambda x, rank: None)[0] - whole).abs().max()) > 100 * LOGIT_TOLERANCE
+    (whole,) = logits_of(TOY, 1, lambda x, rank: None)
+    assert float((logits_of(TOY, 2, lambda x, rank: None)[0] - whole).abs().max()) > 100 * LOGIT_TOLERANCE
 
 
 class WarmGraphs(Graphs):
@@ -128,13 +134,11 @@ def recorded_passes(sums: Sums, monkeypatch: pytest.MonkeyPatch, *, told: bool) 
 
     `told`: it says when it records.
     """
-    config = config_of("llama", 2)
-    models = [tiny_model(config, 3) for _ in range(2)]
+    models = [tiny_model(TOY, 3) for _ in range(2)]
     for rank, model in enumerate(models):
         cut(model, rank, 2, partial(sums.add, rank=rank))
     monkeypatch.setattr(worker, "recorder", lambda group: WarmGraphs(CPU, record=False))
-    dims = dims_of(config, "toy", weight_bytes=0)
-    shape = KVShape(dims.num_layers, dims.num_heads // 2, dims.num_kv_heads // 2, dims.head_dim, torch.float32, CPU)
+    shape = shape_of(TOY, 2)
     chosen = RetrievalConfig(budget=64, chunk_size=8, local_window=32)
     assignment = SimpleNamespace(retrieval=chosen, context=128, possible=128, offload=None)
     other = Share(cast(Any, assignment), cast(Any, SimpleNamespace(module=models[1], shape=shape)), STOCK, cast(Any, 0))
@@ -160,9 +164,8 @@ def recorded_passes(sums: Sums, monkeypatch: pytest.MonkeyPatch, *, told: bool) 
 
 def test_ranks_record_and_replay_the_same_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording makes further passes, and every rank must take part in their sums."""
-    model = tiny_model(config_of("llama", 2), 3)
-    shape = dims_of(model.config, "toy", weight_bytes=0).shape(torch.float32, CPU)
-    whole = CachedModel("full", model, FullCache(shape, 128, 8), CPU).logits(Context(random_prompt(60)), 10)
+    cache = FullCache(shape_of(TOY), 128, 8)
+    whole = CachedModel("full", tiny_model(TOY, 3), cache, CPU).logits(Context(random_prompt(60)), 10)
     found = recorded_passes(Sums(2), monkeypatch, told=True)
     assert float((found - whole).abs().max()) < LOGIT_TOLERANCE
     with pytest.raises(BrokenBarrierError):  # negative control
@@ -170,7 +173,7 @@ def test_ranks_record_and_replay_the_same_passes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_each_rank_holds_its_part_of_every_layer_and_no_more() -> None:
-    whole, share = (tiny_model(config_of("llama", 2), 3) for _ in range(2))
+    whole, share = (tiny_model(TOY, 3) for _ in range(2))
     cut(share, 1, 2, lambda x: None)
     sizes = {name: part.numel() for name, part in whole.named_parameters()}
     kept = {name.replace(".linear.", "."): part.numel() for name, part in share.named_parameters()}
@@ -181,10 +184,9 @@ def test_each_rank_holds_its_part_of_every_layer_and_no_more() -> None:
 
 
 def test_families_whose_layers_are_fused_are_refused() -> None:
-    fused = cast(Any, AutoConfig).for_model("phi3")
-    assert not is_divisible(tiny_family("cohere", use_qk_norm=True))
-    assert not is_divisible(fused) and is_divisible(config_of("qwen3", 2))
-    model = tiny_model(config_of("llama", 2), 3)
+    for fused in (cast(Any, AutoConfig).for_model("phi3"), tiny_family("cohere", use_qk_norm=True)):
+        assert not is_divisible(fused)
+    model = tiny_model(TOY, 3)
     cast(Any, model).config.base_model_tp_plan = None
     with pytest.raises(UnsupportedModel, match="cannot be shared between GPUs"):
         cut(model, 0, 2, lambda x: None)

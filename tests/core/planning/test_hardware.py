@@ -19,19 +19,37 @@ from core.errors import NotPossibleHere
 from core.planning import hardware, nvidia
 from core.planning.choices import choose_device
 from core.planning.devices import make_rig
-from core.planning.hardware import (
-    CONTEXT_BYTES,
-    Gpu,
-    abilities,
-    has_kernels,
-    resolve_device,
-    this_machine,
-)
+from core.planning.hardware import CONTEXT_BYTES, Gpu, abilities, has_kernels, resolve_device, this_machine
 from core.planning.nvidia import DriverAnswer, DriverGpu, InstalledTorch
-from tests.core.fake_cuda import FakeCuda, install
 from tests.core.toys import MACHINE
 
 GIB = 1 << 30
+CARD = "NVIDIA GeForce RTX 4090"
+CUDA = torch.device("cuda", 0)
+
+
+class Cards:
+    """GPUs as torch tells of them, and what is done with them; `tests.core.cuda_stubs` computes on one."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, count: int = 1, current: int = 0, capability: tuple[int, int] = (8, 9)
+    ) -> None:
+        self.limits, self.contexts, (major, minor) = list[tuple[float, torch.device]](), set[int](), capability
+        about = {"name": CARD, "total_memory": 24 * GIB, "major": major, "minor": minor}
+        for name, told in {
+            "is_available": lambda: count > 0,
+            "device_count": lambda: count,
+            "current_device": lambda: current,
+            "get_arch_list": lambda: ["sm_80", "sm_86", "sm_90"],
+            "get_device_properties": lambda at: SimpleNamespace(uuid=uuid(at), **about),
+            "mem_get_info": lambda at: (self.contexts.add(at), (23 * GIB, 24 * GIB))[1],
+            "set_per_process_memory_fraction": lambda *limit: self.limits.append(limit),
+        }.items():
+            patch.setattr(torch.cuda, name, told)
+
+
+def uuid(index: int | torch.device) -> str:
+    return f"00000000-0000-0000-0000-{index!s:0>12}"
 
 
 class Loaded(Exception):
@@ -39,8 +57,8 @@ class Loaded(Exception):
 
 
 @pytest.fixture
-def load_nothing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], torch.device]:
-    """End where weights would be loaded; returns what tells the device they were to be loaded on."""
+def load_nothing(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """End where weights would be loaded, and note the device they were to be loaded on."""
     seen: list[torch.device] = []
 
     def load(*arguments: Any) -> LoadedPair:
@@ -48,82 +66,62 @@ def load_nothing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], torch.device]:
         raise Loaded
 
     monkeypatch.setattr(LoadedPair, "load", load)
-    return lambda: seen[-1]
+    return seen
 
 
-def smi(*gpus: DriverGpu, failure: str = "") -> Callable[[], DriverAnswer]:
-    return lambda: DriverAnswer(gpus, failure)
+def smi(*gpus: DriverGpu) -> Callable[[], DriverAnswer]:
+    return lambda: DriverAnswer(gpus)
 
 
-def told(fake: FakeCuda, index: int = 0, free: int | None = 20 * GIB, driver: tuple[int, ...] = (581, 42)) -> DriverGpu:
-    return DriverGpu(
-        name=fake.name,
-        driver=driver,
-        uuid=fake.uuid(index),
-        free_bytes=free,
-        capability=fake.capability,
-    )
+def told(
+    index: int = 0,
+    free: int | None = 20 * GIB,
+    driver: tuple[int, ...] = (581, 42),
+    capability: tuple[int, int] = (8, 9),
+) -> DriverGpu:
+    return DriverGpu(name=CARD, driver=driver, uuid=uuid(index), free_bytes=free, capability=capability)
 
 
-# -------------------- the device of a plan
+# -------------------- GPUs that torch computes on
 
 
 def test_a_plans_device_is_the_current_gpu_with_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(FakeCuda(num_gpus=2, current=1), monkeypatch)
-    assert resolve_device("cuda") == torch.device("cuda", 1)
-    assert resolve_device("cpu") == torch.device("cpu")
+    Cards(monkeypatch, count=2, current=1)
+    assert resolve_device("cuda") == torch.device("cuda", 1) and resolve_device("cpu") == torch.device("cpu")
 
 
-@pytest.mark.parametrize("num_gpus", [1, 2])
-def test_the_engine_limits_and_loads_a_device_with_its_index(
-    num_gpus: int, monkeypatch: pytest.MonkeyPatch, load_nothing: Callable[[], torch.device]
+@pytest.mark.parametrize("count", [1, 2])
+def test_engines_and_benchmarks_limit_and_load_a_device_with_its_index(
+    count: int, monkeypatch: pytest.MonkeyPatch, load_nothing: list[torch.device]
 ) -> None:
-    """The first start on a GPU ended in torch's ValueError: what the plan calls "cuda" was taken for a device."""
-    fake = install(FakeCuda(num_gpus=num_gpus), monkeypatch)
+    """torch takes no "cuda" without a number for a device to limit."""
+    cards, config = Cards(monkeypatch, count), EngineConfig(num_gpus=count, gpu_memory_gib=6.0)
     monkeypatch.setattr(hardware, "ask_driver", smi())
-    with pytest.raises(Loaded):
-        Engine.load(EngineConfig(num_gpus=num_gpus, gpu_memory_gib=6.0))
-    assert load_nothing() == torch.device("cuda", 0)
-    assert fake.calls == [("setMemoryFraction", 0.25, 0)]
-
-
-def test_benchmarks_limit_and_load_a_device_with_its_index(
-    fake_cuda: FakeCuda, load_nothing: Callable[[], torch.device]
-) -> None:
-    for start in (lambda: ablation.Ablation(EngineConfig(), 4096), lambda: offload.Bench(EngineConfig())):
+    benches = (lambda: ablation.Ablation(config, 4096), lambda: offload.Bench(config)) if count == 1 else ()
+    for start in (lambda: Engine.load(config), *benches):
         with pytest.raises(Loaded):
             start()
-        assert load_nothing() == torch.device("cuda", 0)
+        assert load_nothing.pop() == CUDA and cards.limits[-1][1] == CUDA
+    assert cards.limits[0][0] == 0.25, "6 of 24 GiB"
     plan = SimpleNamespace(device=SimpleNamespace(value="cuda"))
-    assert _device(SimpleNamespace(info=SimpleNamespace(plan=plan))) == torch.device("cuda", 0)  # type: ignore[arg-type]
-    assert [call[-1] for call in fake_cuda.calls] == [0, 0]
+    assert _device(SimpleNamespace(info=SimpleNamespace(plan=plan))) == CUDA  # type: ignore[arg-type]
 
 
-# -------------------- GPUs
-
-
-def test_a_gpu_is_told_with_its_free_memory(fake_cuda: FakeCuda) -> None:
-    machine = this_machine()
-    assert machine.gpus == (Gpu(fake_cuda.name, 24 * GIB, 23 * GIB),) and machine.unused_gpu is None
-
-
-def test_looking_at_several_gpus_takes_memory_of_none_but_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = install(FakeCuda(num_gpus=3), monkeypatch)
-    monkeypatch.setattr(hardware, "ask_driver", smi(told(fake, 2, 5 * GIB), told(fake, 1, 20 * GIB), told(fake, 0)))
-    free = [gpu.free_bytes + (number > 0) * CONTEXT_BYTES for number, gpu in enumerate(this_machine().gpus)]
-    assert [one // GIB for one in free] == [23, 20, 5], "by their names, in torch's order, less a context to come"
-    assert fake.contexts == {0}
-
-
-def test_memory_that_the_driver_does_not_tell_is_asked_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = install(FakeCuda(num_gpus=2), monkeypatch)
-    monkeypatch.setattr(hardware, "ask_driver", smi(told(fake, 0), told(fake, 1, None)))
-    assert [gpu.free_bytes // GIB for gpu in this_machine().gpus] == [23, 23]
-
-
-def test_one_gpu_needs_no_other_program(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_gpu_is_told_with_its_free_memory_and_needs_no_other_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    Cards(monkeypatch)
     monkeypatch.setattr(hardware, "ask_driver", lambda: pytest.fail("asked"))
-    assert len(this_machine().gpus) == 1
+    machine = this_machine()
+    assert machine.gpus == (Gpu(CARD, 24 * GIB, 23 * GIB),) and machine.unused_gpu is None
+
+
+def test_looking_at_several_gpus_takes_memory_of_none_but_the_current_one_and_those_that_the_driver_is_silent_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cards = Cards(monkeypatch, count=4)
+    monkeypatch.setattr(hardware, "ask_driver", smi(told(2, 5 * GIB), told(1), told(0), told(3, None)))
+    wanted = [23 * GIB, 20 * GIB - CONTEXT_BYTES, 5 * GIB - CONTEXT_BYTES, 23 * GIB]
+    assert [gpu.free_bytes for gpu in this_machine().gpus] == wanted, "by their names, in torch's order"
+    assert cards.contexts == {0, 3}
 
 
 @pytest.mark.parametrize(
@@ -149,116 +147,80 @@ def test_kernels_run_on_their_own_generation_and_portable_ones_on_newer(
 
 
 CPU_BUILD, CUDA_13 = InstalledTorch("2.13.0+cpu", None), InstalledTorch("2.13.0", (13, 0))
+CUDA_12 = InstalledTorch("2.13.0+cu126", (12, 6))
+REPAIR = "Run: python launch.py repair"
+UPDATE = "Update the NVIDIA driver to 525.60.13 or newer, then run: python launch.py repair"
 
 
 @pytest.mark.parametrize(
-    ("fake", "installed", "driver", "problem", "hint"),
+    ("lists", "installed", "gpu", "problem", "hint"),
     [
+        (False, CPU_BUILD, told(), "torch 2.13.0+cpu is a build without CUDA.", REPAIR),
         (
-            None,
-            CPU_BUILD,
-            (581, 42),
-            "torch 2.13.0+cpu is a build without CUDA.",
-            "Run: python launch.py repair",
-        ),
-        (
-            FakeCuda(works=False),
+            False,
             CUDA_13,
-            (570, 133, 7),
+            told(driver=(570, 133, 7)),
             "its driver 570.133.07 is too old for torch 2.13.0, built with CUDA 13.0.",
-            "Run: python launch.py repair",
+            REPAIR,
         ),
+        (False, CUDA_13, told(driver=(470, 82, 1)), "its driver 470.82.01 is too old for torch 2.13.", UPDATE),
         (
-            FakeCuda(works=False),
+            False,
             CUDA_13,
-            (470, 82, 1),
-            "its driver 470.82.01 is too old for torch 2.13.",
-            "Update the NVIDIA driver to 525.60.13 or newer, then run: python launch.py repair",
-        ),
-        (
-            FakeCuda(works=False),
-            CUDA_13,
-            (581, 42),
+            told(),
             "torch does not find it, although torch 2.13.0 and driver 581.42 should suit it.",
             "Restart this computer.",
         ),
         (
-            FakeCuda(capability=(12, 0)),
-            InstalledTorch("2.13.0+cu126", (12, 6)),
-            (581, 42),
+            True,
+            CUDA_12,
+            told(capability=(12, 0)),
             "torch 2.13.0+cu126 has no kernels for compute capability 12.0.",
-            "Run: python launch.py repair",
+            REPAIR,
         ),
     ],
     ids=["cpu build", "driver for another build", "driver for none", "none found", "no kernels"],
 )
 def test_a_gpu_that_torch_cannot_use_is_told_with_what_mends_it(
-    fake: FakeCuda | None,
+    lists: bool,
     installed: InstalledTorch,
-    driver: tuple[int, ...],
+    gpu: DriverGpu,
     problem: str,
     hint: str,
     monkeypatch: pytest.MonkeyPatch,
-    load_nothing: Callable[[], torch.device],
+    load_nothing: list[torch.device],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    if fake is not None:
-        install(fake, monkeypatch)
-    monkeypatch.setattr(nvidia, "SYSTEM", "linux")
-    monkeypatch.setattr(nvidia, "PROCESSOR", "x86_64")
+    Cards(monkeypatch, count=int(lists), capability=(12, 0))
+    for name, value in {"SYSTEM": "linux", "PROCESSOR": "x86_64", "ask_driver": smi(gpu)}.items():
+        monkeypatch.setattr(nvidia, name, value)
     monkeypatch.setattr(nvidia, "installed_torch", lambda: installed)
-    monkeypatch.setattr(nvidia, "ask_driver", smi(told(fake or FakeCuda(), driver=driver)))
-    machine = this_machine()
-    unused = machine.unused_gpu
-    assert machine.gpus == () and unused is not None
-    assert (unused.problem, unused.hint) == (problem, hint)
-    because = f"NVIDIA GeForce RTX 4090 is not used: {problem}"
-    assert choose_device(EngineConfig(), machine).because == because
-    for ask in (
-        lambda: choose_device(EngineConfig(device="cuda"), machine),
-        lambda: choose_device(EngineConfig(num_gpus=2), machine),
-    ):
+    machine, because = this_machine(), f"{CARD} is not used: {problem}"
+    assert machine.gpus == () and machine.unused_gpu is not None and machine.unused_gpu.hint == hint
+    assert choose_device(EngineConfig(), machine).because == machine.unused_gpu.because == because
+    for asked in (EngineConfig(device="cuda"), EngineConfig(num_gpus=2)):
         with pytest.raises(NotPossibleHere) as refused:
-            ask()
+            choose_device(asked, machine)
         assert (refused.value.problem, refused.value.hint) == (because, hint)
     with pytest.raises(Loaded):
         Engine.load(EngineConfig())
     later = "should suit it" in problem  # all else launch.py has told before torch was imported
     assert (because in caplog.text) is later
+    assert make_rig(machine).machine.unused_gpu is machine.unused_gpu
+    assert {make_rig(machine, assume=other).machine.unused_gpu for other in ("2x4090", "cpu")} == {None}
 
 
 def test_no_gpu_is_no_unused_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia, "ask_driver", smi())
     assert this_machine().unused_gpu is None
     assert choose_device(EngineConfig(), MACHINE).because == "no CUDA device found"
-
-
-@pytest.mark.parametrize("visible", ["", "-1"])
-def test_gpus_hidden_on_purpose_are_not_asked_for(visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(nvidia, "ask_driver", lambda: pytest.fail("asked"))
-    assert this_machine().unused_gpu is None
-
-
-def test_a_described_machine_has_no_unused_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia, "installed_torch", lambda: CPU_BUILD)
-    monkeypatch.setattr(nvidia, "ask_driver", smi(told(FakeCuda())))
-    here = this_machine()
-    assert here.unused_gpu is not None and make_rig(here).machine.unused_gpu is here.unused_gpu
-    assert make_rig(here, assume="2x4090").machine.unused_gpu is None
-    assert make_rig(here, assume="cpu").machine.unused_gpu is None
+    monkeypatch.setattr(nvidia, "ask_driver", lambda: pytest.fail("asked, though hidden on purpose"))
+    for visible in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert this_machine().unused_gpu is None
 
 
 # -------------------- memory
-
-
-def test_memory_is_the_systems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Windows has neither /proc nor sysconf: a machine of 64 GiB was planned as one of 8."""
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=50 * GIB))
-    monkeypatch.setattr(hardware, "OWN_CGROUPS", tmp_path / "none")
-    machine = this_machine()
-    assert (machine.ram_bytes, machine.free_ram_bytes) == (64 * GIB, 50 * GIB)
-    assert hardware.free_memory_bytes() == 50 * GIB
 
 
 NESTED = {
@@ -276,25 +238,28 @@ OLDER = {"memory/memory.limit_in_bytes": 4 * GIB, "memory/memory.usage_in_bytes"
 @pytest.mark.parametrize(
     ("own", "files", "memory"),
     [
+        (None, {}, (64, 50)),  # Windows
         ("0::/\n", CONTAINER, (8, 5)),
         ("0::/a/b/c\n", NESTED, (12, 1)),  # the narrowest counts
         ("5:cpu,cpuacct:/x\n4:memory:/docker/x\n1:name=systemd:/x\n", OLDER, (4, 3)),
     ],
-    ids=["container", "nested", "older"],
+    ids=["none", "container", "nested", "older"],
 )
-def test_a_control_group_has_the_memory_it_is_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, object], memory: tuple[int, int]
+def test_memory_is_the_systems_or_what_a_control_group_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None, files: dict[str, object], memory: tuple[int, int]
 ) -> None:
     for name, content in files.items():
         file = tmp_path / "cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{content}\n")
-    (tmp_path / "own").write_text(own)
+    if own is not None:
+        (tmp_path / "own").write_text(own)
     monkeypatch.setattr(hardware, "CGROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(hardware, "OWN_CGROUPS", tmp_path / "own")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * GIB, available=50 * GIB))
     machine = this_machine()
     assert (machine.ram_bytes, machine.free_ram_bytes) == (memory[0] * GIB, memory[1] * GIB)
+    assert hardware.free_memory_bytes() == machine.free_ram_bytes
 
 
 def test_the_memory_of_this_process_is_seen() -> None:

@@ -13,29 +13,26 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from core.caches.base import KVShape
 from core.caches.full import FullCache
 from core.caches.layer_storage import KEPT_ROWS
 from core.caches.policies import TopChunks
 from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
-from core.config import DraftConfig, EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig, SpeculationConfig
+from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig, SpeculationConfig
 from core.engine import Engine
-from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel
 from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan
 from core.planning.sizes import Sizes, grown_window
 from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu
-from tests.core.toys import Letters, loaded, random_prompt, sized
+from tests.core.toys import Letters, answer, loaded, random_prompt, sized
 
 pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
 )
-GIB = 1 << 30
+GIB, HALF, LAYERS = 1 << 30, torch.float16, 2
 MACHINE = Machine("test processor", 2, 16 * GIB, 12 * GIB, (Gpu("Pretended GPU", 24 * GIB, 23 * GIB),))
-HALF, LAYERS = torch.float16, 2
 CONFIG = EngineConfig(
     context=500,
     prefill_chunk=64,
@@ -49,16 +46,19 @@ CONFIG = EngineConfig(
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
     """A pretended GPU, and constants in proportion to a small model."""
-    monkeypatch.setattr("core.planning.sizes.PIECE_BYTES", 1 << 15)
-    monkeypatch.setattr("core.planning.choices.LINK_BOUND_ROWS", 128)
-    monkeypatch.setattr("core.ops.transfer.PICKED_BYTES", 1 << 15)
-    monkeypatch.setattr("core.planning.measured.LINK_BYTES", 1 << 12)
-    monkeypatch.setattr("core.planning.measured.SHARING_BYTES", 1 << 12)
+    for name, value in {
+        "planning.sizes.PIECE_BYTES": 1 << 15,
+        "planning.choices.LINK_BOUND_ROWS": 128,
+        "ops.transfer.PICKED_BYTES": 1 << 15,
+        "planning.measured.LINK_BYTES": 1 << 12,
+        "planning.measured.SHARING_BYTES": 1 << 12,
+    }.items():
+        monkeypatch.setattr(f"core.{name}", value)
     with pretended_gpu() as found:
         yield found
 
 
-def on_device(heads: int, kv_heads: int, layers: int, noise: float = 0.0) -> LoadedModel:
+def on_device(heads: int, kv_heads: int, layers: int = LAYERS, noise: float = 0.0) -> LoadedModel:
     """A random model with widths in Llama's proportions, in 16 bit on the GPU."""
     sizes = {"hidden_size": 32 * heads, "intermediate_size": 86 * heads, "num_hidden_layers": layers, "head_dim": 32}
     sizes |= {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "max_position_embeddings": 4096}
@@ -68,28 +68,25 @@ def on_device(heads: int, kv_heads: int, layers: int, noise: float = 0.0) -> Loa
     return LoadedModel(model.module.to(CUDA, HALF), dims, dims.shape(HALF, CUDA), model.eos_ids)
 
 
-# -------------------- what is kept, cache by cache
-
-
-def kept_of(gpu: PretendedGpu, make: Callable[[], object]) -> int:
-    """Bytes that what was made holds."""
+def share_of(gpu: PretendedGpu, planned: int, make: Callable[[], object]) -> float:
+    """Bytes that what was made holds, of those planned for it."""
     before = gpu.memory.used_bytes
     made = make()
     kept = gpu.memory.used_bytes - before
     del made
-    return kept
+    return kept / planned
 
 
-def full_caches(sizes: Sizes, shape: KVShape, context: int) -> Iterator[tuple[int, Callable[[], object]]]:
-    """Before anything was read: without scores of chunks, rows on their way, a long pass's rows."""
-    for resident in range(LAYERS, -1, -1):
-        planned = sizes.device_bytes(context, resident)
-        planned -= -(-4 * shape.num_layers * shape.num_kv_heads // sizes.chunk_size) * context
-        if resident < LAYERS:
-            long_pass = (sizes.block_rows(context) + KEPT_ROWS - 1) * sizes.row_bytes
-            planned -= sizes.sending_rows * sizes.row_bytes + (LAYERS - resident) * long_pass
-        offload = sizes.offload(context, resident)
-        yield planned, lambda offload=offload: FullCache(shape, context, sizes.chunk_size, offload=offload)  # type: ignore[misc]
+def full_share(gpu: PretendedGpu, sizes: Sizes, context: int, resident: int) -> float:
+    """Of a full cache before anything was read: without scores of chunks, rows on their way, a long pass's rows."""
+    shape = sizes.dims.shape(HALF, CUDA)
+    planned = sizes.device_bytes(context, resident)
+    planned -= -(-4 * shape.num_layers * shape.num_kv_heads // sizes.chunk_size) * context
+    if resident < LAYERS:
+        long_pass = (sizes.block_rows(context) + KEPT_ROWS - 1) * sizes.row_bytes
+        planned -= sizes.sending_rows * sizes.row_bytes + (LAYERS - resident) * long_pass
+    offload = sizes.offload(context, resident)
+    return share_of(gpu, planned, lambda: FullCache(shape, context, sizes.chunk_size, offload=offload))
 
 
 @pytest.mark.parametrize("kv_heads", [4, 1])
@@ -98,27 +95,24 @@ def test_no_cache_takes_more_than_its_row_of_the_plan_and_no_row_is_much_too_lar
     gpu: PretendedGpu, context: int, kv_heads: int
 ) -> None:
     """Each alone: what one lacks hides in no other one's room."""
-    dims = on_device(4, kv_heads, LAYERS).dims
+    dims = on_device(4, kv_heads).dims
     shape, sizes = dims.shape(HALF, CUDA), Sizes(dims, CONFIG, HALF, device="cuda")
     full = FullCache(shape, context, sizes.chunk_size, offload=sizes.offload(context, 0))
     window = grown_window(CONFIG.draft, dims, HALF)
     made: list[tuple[int, Callable[[], object]]] = [
-        *full_caches(sizes, shape, context),
         (sizes.layer_bytes(context), lambda: full.workspace(context)),
         (sizes.retrieval, lambda: RetrievalCache(full, TopChunks(full, CONFIG.retrieval))),
         (sizes.streaming, lambda: StreamingCache(shape, window, lambda keys, _: keys)),
     ]
-    shares = [kept_of(gpu, make) / planned for planned, make in made]
+    shares = [share_of(gpu, *one) for one in made]
+    shares += [full_share(gpu, sizes, context, resident) for resident in range(LAYERS + 1)]
     assert all(0.98 < share <= 1 for share in shares), shares
 
 
 def test_a_plan_without_the_newest_queries_is_too_small(gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: the count notices a buffer that is left out."""
-    dims = on_device(4, 4, LAYERS).dims
     monkeypatch.setattr("core.planning.sizes.QUERY_LOG", -2)
-    sizes = Sizes(dims, CONFIG, HALF, device="cuda")
-    planned, make = next(full_caches(sizes, dims.shape(HALF, CUDA), 512))
-    assert kept_of(gpu, make) / planned > 1.05
+    assert full_share(gpu, Sizes(on_device(4, 4).dims, CONFIG, HALF, device="cuda"), 512, LAYERS) > 1.05
 
 
 def test_what_was_counted_goes_with_its_last_tensor(gpu: PretendedGpu) -> None:
@@ -131,24 +125,18 @@ def test_what_was_counted_goes_with_its_last_tensor(gpu: PretendedGpu) -> None:
     assert gpu.memory.used_bytes == 0 and gpu.memory.peak_bytes == 1024
 
 
-# -------------------- engines at work
+SLOW = [("resident", True, 4), ("split", True, 4), ("offloaded", False, 4), ("offloaded", True, 1)]
 
 
 @pytest.mark.parametrize(
     ("placement", "layerwise", "kv_heads"),
-    [
-        ("offloaded", True, 4),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("resident", True, 4), ("split", True, 4), ("offloaded", False, 4), ("offloaded", True, 1))
-        ),
-    ],
+    [("offloaded", True, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
 )
 def test_no_peak_of_an_engine_is_above_its_plan(
     gpu: PretendedGpu, placement: PlacementWish, layerwise: bool, kv_heads: int
 ) -> None:
     config = replace(CONFIG, placement=placement, layerwise=layerwise)
-    target, draft = on_device(4, kv_heads, LAYERS), on_device(2, 2, 1, 0.1)
+    target, draft = on_device(4, kv_heads), on_device(2, 2, 1, 0.1)
     plan = make_plan(sized(target.dims), draft.dims, config, MACHINE)
     engine = Engine(config, plan, Letters(), LoadedModels(target=target, draft=draft))
     planned = plan.total_bytes - plan.bytes_of("runtime")  # which is no tensor
@@ -156,8 +144,6 @@ def test_no_peak_of_an_engine_is_above_its_plan(
     for method in ("autoregressive", "triforce"):
         gpu.memory.reset_peak()
         fixed = SpeculationConfig(gamma1=1, gamma2=3, adaptive=False)
-        own = GenerationConfig(method=method, max_new_tokens=5, speculation=fixed)
-        *_, finished = engine.generate(random_prompt(430), own)  # the first one reads
-        assert isinstance(finished, Finished) and len(finished.token_ids) == 5
-        assert gpu.memory.peak_bytes <= planned, method
+        found = answer(engine, random_prompt(430), method, 5, speculation=fixed)  # the first one reads
+        assert len(found.token_ids) == 5 and gpu.memory.peak_bytes <= planned, method
     del engine  # before the device goes
