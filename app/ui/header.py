@@ -94,10 +94,10 @@ def _facts(ready: Ready) -> str:
     if plan.device.value == "cuda" and machine.gpus:
         where, more = machine.gpus[0].name, f"{formats.size(machine.gpus[0].total_bytes)} of device memory"
     draft = "with its draft model" if info.has_draft else "without a draft model"
-    law, pages = "Every method follows the target model's own distribution.", max(1, ready.context // PAGE_TOKENS)
+    exact, pages = "Every method follows the target model's own distribution.", max(1, ready.context // PAGE_TOKENS)
     return (
         render.chip(info.model, tone="model", title=f"{info.description} Runs {draft}.")
-        + render.chip(f"exact · {dtype}", tone="exact", title=law)
+        + render.chip(f"exact · {dtype}", tone="exact", title=exact)
         + render.chip(where, title=f"{more}, {formats.size(machine.ram_bytes)} of memory. Nothing leaves it.")
         + render.chip(context, title=f"{largest}, about {pages} pages: {plan.context.because}.")
     )

@@ -114,7 +114,7 @@ class SampledModel:
         if self._sampling.greedy or graphs is None or self._grammar is not None:
             return None
         filters = Filters.of(self._sampling, logits.shape[-1])
-        key = ("law", *logits.shape, logits.dtype, *filters)
+        key = ("probs", *logits.shape, logits.dtype, *filters)
         return graphs.prepare(key, partial(to_probs_by_tensor, filters=filters), logits, self._params)
 
     def time(self, rows: int) -> float:

@@ -71,7 +71,7 @@ def verify(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifie
         level: the verifier's name, for provenance.
     """
     q, g = guess.probs, len(guess.tokens)
-    assert p.shape[0] == g + 1, f"{g} guesses need {g + 1} laws, got {p.shape[0]}"
+    assert p.shape[0] == g + 1, f"{g} guesses need {g + 1} distributions, got {p.shape[0]}"
     if certain(p):
         p = p.cpu()
         wanted = tuple(p.tolist())

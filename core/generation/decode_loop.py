@@ -108,10 +108,10 @@ class Answer:
         self._reader, self._inner = text.thoughts(prompt_ids), StreamDecoder(text)
         self._thought: list[str] = []
         self._ends_loops = config.end_loops and config.sampling.greedy and config.json_schema is None
-        self._dice = TokenSampler(Generator())  # greedy tokens are certain: nothing is drawn
+        self._sampler = TokenSampler(Generator())  # greedy tokens are certain: nothing is drawn
         if not config.sampling.greedy:
             rng = Generator(device=decoder.verifier.device)
-            self._dice = sampler_behind(rng, config.seed, len(written), speculative=bool(decoder.levels))
+            self._sampler = sampler_behind(rng, config.seed, len(written), speculative=bool(decoder.levels))
         if config.top_logprobs is not None:
             decoder.note_logits()
         self._shown = [self._watcher.push(self._read(token)[1]) for token in written]
@@ -141,7 +141,7 @@ class Answer:
         """One round, cut where the answer ends."""
         began = self._now()
         verdict = self.oom_fallback.retry(
-            lambda: self.decoder.step(Context(self.tokens), self._dice),
+            lambda: self.decoder.step(Context(self.tokens), self._sampler),
             (lambda: self.decoder.recover(Context(self.tokens))) if self.decoder.exact else None,
         )
         return self._after(verdict, *began)
@@ -149,7 +149,7 @@ class Answer:
     def passes(self) -> Passes[RoundDone]:
         """As `round`; the caller computes the passes. Time includes waiting for others. Never repeated."""
         began = self._now()
-        verdict = yield from self.decoder.passes(Context(self.tokens), self._dice)
+        verdict = yield from self.decoder.passes(Context(self.tokens), self._sampler)
         return self._after(verdict, *began)
 
     def _now(self) -> tuple[float, float]:

@@ -174,7 +174,7 @@ class CachedModel:
         *catch_up, newest = self.cache.unseen_spans(len(context))
         for span in catch_up:
             self.feed(context, span, 1)
-        assert len(newest) >= keep, f"{keep} laws wanted, {len(newest)} tokens are new to {self.name}"
+        assert len(newest) >= keep, f"{keep} distributions wanted, {len(newest)} tokens are new to {self.name}"
         return newest
 
     def feed(self, context: Context, span: range, keep: int) -> Tensor:

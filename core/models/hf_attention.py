@@ -160,7 +160,7 @@ def attention(
     if is_causal is False or (is_causal is None and getattr(module, "is_causal", True) is False):
         raise _refused(module, "is_causal=False")
     wish = _wish(module, attention_mask, asked) if attention_mask is not None or asked else None
-    assert isinstance(key, Staged), f"attention got {type(key).__name__}; run models through a Judge"
+    assert isinstance(key, Staged), f"attention got {type(key).__name__}; run models through a CachedModel"
     assert value is key, f"attention got values of {type(value).__name__}"
     scaling = q.shape[-1] ** -0.5 if scaling is None else scaling  # the default of transformers' own functions
     if wish is None:

@@ -214,7 +214,7 @@ def test_recorded_laws_draw_what_launched_ones_draw() -> None:
     recorded, launched = engine_on("cuda", graphs=True), engine_on("cuda")
     assert written(recorded, "triforce", SAMPLED) == written(launched, "triforce", SAMPLED)
     assert recorded._graphs is not None
-    assert any(key[0] == "law" for key in recorded._graphs._kept if isinstance(key, tuple))
+    assert any(key[0] == "probs" for key in recorded._graphs._kept if isinstance(key, tuple))
 
 
 def test_a_result_outlives_the_next_replay_and_what_cannot_be_recorded_is_told() -> None:

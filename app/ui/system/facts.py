@@ -174,7 +174,11 @@ def exactness(state: ModelState, race: Race | None) -> list[Fact]:
         precision += f"; keys and values are kept in {_name(kept)}: exact for keys and values so kept"
     return [
         Fact("Exact for", f"{info.model}, {info.weights} weights", precision),
-        Fact("Law", "the target model’s own", "for all methods but StreamingLLM and H2O, which are marked “not exact”"),
+        Fact(
+            "Distribution",
+            "the target model’s own",
+            "for all methods but StreamingLLM and H2O, which are marked “not exact”",
+        ),
         greedy,
         *verdicts,
     ]

@@ -117,7 +117,7 @@ def test_settings_with_other_filters_do_not_share_a_recording() -> None:
             judge.cache.truncate(0)
             expected = to_probs(judge.logits(context, 2), sampling)
             assert torch.equal(law > 0, expected > 0) and torch.allclose(law, expected, atol=1e-6), sampling
-    assert len([key for key in graphs._kept if isinstance(key, tuple) and key[0] == "law"]) == 4
+    assert len([key for key in graphs._kept if isinstance(key, tuple) and key[0] == "probs"]) == 4
 
 
 # -------------------- engines
