@@ -276,7 +276,7 @@ class Engine:
     def opened(self, question: Question, written: Sequence[int] = ()) -> Generator[PrefillProgress, None, Answer]:
         """Read a prompt, and return its answer, ready for the first round; `settle` its tokens when it has ended.
 
-        Answers of several engines for the same models can be decoded by one `core.generation.together.Together`.
+        Answers of several engines for the same models can be decoded together (`core.generation.together`).
         """
         prompt_ids, config, cancel, boundary = question
         whole, room = [*prompt_ids, *written], question.room + len(written)

@@ -145,22 +145,28 @@ def place_of(logits: torch.Tensor, token: int, top: dict[int, float]) -> Place:
 
 def stock_model(model: Path) -> Any:
     """The model as transformers computes it, in float32 on the processor."""
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    weights = options | {"dtype": torch.float32, "attn_implementation": "sdpa"}
+    weights: dict[str, Any] = {"local_files_only": True, "dtype": torch.float32, "attn_implementation": "sdpa"}
     if model.is_dir():
-        found: Any = AutoModelForCausalLM.from_pretrained(model, **weights)
+        found: Any = AutoModelForCausalLM.from_pretrained(model, trust_remote_code=False, **weights)
         return found.eval()
     # with gguf_file transformers asks for accelerate
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-    config = AutoConfig.from_pretrained(model.parent, gguf_file=model.name, **options)
+    config = AutoConfig.from_pretrained(
+        model.parent, gguf_file=model.name, local_files_only=True, trust_remote_code=False
+    )
     with torch.device("meta"):
         named = AutoModelForCausalLM.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
     unpacked = load_gguf_checkpoint(  # type: ignore[no-untyped-call]
         str(model), return_tensors=True, model_to_load=named, torch_dtype=torch.float32
     )
     found, lacks = type(named).from_pretrained(
-        None, config=config, state_dict=unpacked["tensors"], output_loading_info=True, **weights
+        None,
+        config=config,
+        state_dict=unpacked["tensors"],
+        output_loading_info=True,
+        trust_remote_code=False,
+        **weights,
     )
     if lacks["missing_keys"] or lacks["mismatched_keys"]:
         raise CannotCompare(f"transformers finds not all weights in {model.name}. Name the model's folder.")

@@ -10,14 +10,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from assets.tools.bench.speed import Row, answered, cut_book, plain_first, prompt_ids
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN
 from core.engine import Engine
 from core.generation.decode_loop import LONGEST_ROUND, Answer, Question
-from core.generation.events import Finished
-from core.generation.together import Together
+from core.generation.events import Finished, PrefillProgress
+from core.generation.together import answered_together
 from core.planning.choices import Choice
 from core.planning.plan import Plan
 from core.planning.sizes import RETRIEVAL, STREAMING
@@ -87,12 +88,10 @@ def alone(lanes: Lanes, config: GenerationConfig) -> Run:
 
 def together(lanes: Lanes, config: GenerationConfig) -> Run:
     """All answers together, each by an engine of its own for the same models."""
-    together, answers = Together(), [_opened(engine.opened(Question(prompt, config))) for engine, prompt in lanes]
-    for number, answer in enumerate(answers):
-        together.join(number, answer)
+    questions = [Question(prompt, config) for _, prompt in lanes]
+    answers = [_opened(engine.opened(question)) for (engine, _), question in zip(lanes, questions, strict=True)]
     started = time.perf_counter()
-    while len(together):
-        together.step()
+    deque(answered_together(partial(_as_opened, iter(answers)), questions, len(answers)), maxlen=0)
     seconds = time.perf_counter() - started
     for (engine, _), answer in zip(lanes, answers, strict=True):
         engine.settle(answer.tokens)
@@ -112,6 +111,12 @@ def shared_together(lanes: Lanes, config: GenerationConfig) -> Run:
     events = lanes[0][0].answer_together([Question(prompt, config) for _, prompt in lanes])
     ends = {one.lane: one.event for one in events if isinstance(one.event, Finished)}
     return [ends[number].token_ids for number in range(len(ends))], time.perf_counter() - started
+
+
+def _as_opened(answers: Iterator[Answer], _question: Question) -> Generator[PrefillProgress, None, Answer]:
+    """The next of the answers, whose prompts were read before."""
+    yield from ()
+    return next(answers)
 
 
 def _opened(steps: Generator[object, None, Answer]) -> Answer:

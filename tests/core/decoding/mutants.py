@@ -109,8 +109,9 @@ FAULTS: dict[str, tuple[tuple[str, str, str], ...]] = {  # by file: name, what s
         ("draws do not depend on the seed", "torch.rand(1, generator=self._rng, ", "torch.rand(1, "),
         ("the temperature multiplies", "/ sampling.temperature\n", "* sampling.temperature\n"),
         ("top-k keeps one more", "scaled.topk(sampling.top_k, -1)", "scaled.topk(sampling.top_k + 1, -1)"),
-        ("top-p is not renormalised", "    return probs / probs.sum(-1, keepdim=True)\n", "    return probs\n"),
-        ("top-p keeps one less", "(ordered.cumsum(-1) - ordered < top_p).sum", "(ordered.cumsum(-1) < top_p).sum"),
+        ("top-p is not renormalised", "    return inside / inside.sum(-1, keepdim=True)\n", "    return inside\n"),
+        ("top-p keeps one less", "ordered.cumsum(-1) - ordered >= top_p", "ordered.cumsum(-1) >= top_p"),
+        ("likely tokens are left out of a nucleus", "/ (2 * len(probs))", "/ len(probs) * 4"),
         ("plain draws are skipped one short", "for _ in range(num_tokens):", "for _ in range(num_tokens - 1):"),
     ),
     "core/decoding/speculative.py": (
