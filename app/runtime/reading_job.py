@@ -135,6 +135,10 @@ class Reading:
                 elif isinstance(event, BookOpened):
                     mine = session.doing  # as `open_to_read` has set it
                 yield event
+        except CoreError:
+            for upload in session.uploads.extracted:  # without a model it is not on its way
+                upload.stop.set()
+            raise
         finally:
             if session.doing is mine:
                 session.doing = None

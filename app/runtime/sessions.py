@@ -14,7 +14,7 @@ from app.context.kept_documents import KeptDocuments
 from app.context.open_book import Book
 from app.context.open_files import OpenFiles
 from app.context.retrieval_map import Loaded, Loads
-from app.context.uploads import Uploads
+from app.context.uploads import TO_OPEN, Uploads
 from app.conversations.exchange import ID, Exchange
 from app.runtime.events import Begun, Waiting, WorkerEvent
 from app.runtime.saved_books import DiskState
@@ -248,8 +248,8 @@ class Session:
         """Extracting, counting, waiting or reading. A page without a book waits for none, whatever loads."""
         uploads = self.uploads
         something = uploads.library.books or uploads.pending or self.book
-        counting = any(one.stage == "counting" for one in uploads.pending)
-        return uploads.extracting or counting or (self.doing is not None and bool(something))
+        to_open = any(one.stage in TO_OPEN and not one.stop.is_set() for one in uploads.pending)
+        return uploads.extracting or to_open or (self.doing is not None and bool(something))
 
     @property
     def is_read(self) -> bool:

@@ -14,7 +14,7 @@ from app.documents.document import Extracting
 from app.runtime import reading_job
 from app.runtime.events import Begun, BookOpened, Waiting, WorkerEvent
 from app.runtime.reopening import extract_one
-from app.runtime.sessions import MOST_SESSIONS, NoBook
+from app.runtime.sessions import MOST_SESSIONS, NoBook, Session
 from app.runtime.worker import EngineWorker
 from core.errors import CoreError, UnknownModel
 from core.generation.events import Finished
@@ -124,11 +124,38 @@ def test_without_a_model_the_question_fails_with_its_error(empty: Reader, extrac
     empty.worker = EngineWorker(fails)  # type: ignore[arg-type]
     empty.worker.start()
     page = empty.beside()
-    in_thread(page.begins_to_open())
+
+    def opens() -> None:
+        with pytest.raises(UnknownModel):
+            list(page.begins_to_open())
+
+    opening = threading.Thread(target=opens)
+    opening.start()
     wait_for(lambda: page.session.uploads.extracting)
     with pytest.raises(UnknownModel):
         list(page.begins("What?"))
+    extraction.set()
+    opening.join(SECONDS)
+    assert page.session.uploads.extracted and not page.session.is_reading
     page.worker.close()
+
+
+def test_a_text_is_on_its_way_until_it_is_stopped(empty: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, catch_up = list[bool](), reading_job.Reading.catch_up
+
+    def noting(reading: reading_job.Reading, session: Session) -> Iterator[WorkerEvent]:
+        seen.append(session.is_reading)  # its text is extracted, and nothing waits yet for the engine's thread
+        return catch_up(reading, session)
+
+    monkeypatch.setattr(reading_job.Reading, "catch_up", noting)
+    for event in empty.begins_to_open():
+        assert empty.session.is_reading, event
+    assert seen and all(seen) and not empty.session.is_reading
+    (upload,) = empty.session.uploads.expect(["next.txt"])
+    upload.stage = "extracted"
+    assert empty.session.is_reading
+    empty.worker.stop_reading(empty.session.id)
+    assert not empty.session.is_reading
 
 
 # -------------------- the copies of PDFs in a session
