@@ -262,7 +262,9 @@ class NoBook(CoreError):
 
     def __init__(self, *, too_long: bool = False) -> None:
         if too_long:
-            super().__init__("The book is too long to be read at once.", hint="Tick what is read of it, then ask.")
+            super().__init__(
+                "The book is too long to be read at once.", hint="Tick what the model is to read, then ask."
+            )
         else:
             super().__init__("There is no book yet.", hint="Drop a file or choose a sample, then ask.")
 

@@ -124,7 +124,7 @@ def welcome(session: Session) -> str:
     uploads, book = session.uploads, session.book
     if uploads.too_long:
         meanwhile = f" Until then questions go to {render.escape(book.title)}." if book else ""
-        return _told("Too long to read at once", f"Tick above what is read.{meanwhile}")
+        return _told("Too long to read at once", f"Tick the parts above that the model is to read.{meanwhile}")
     if book is None:
         opening = _told("The book is being opened", "You can ask now: the answer begins when it is open and read.")
         return opening if session.is_reading or uploads.coming else WELCOME

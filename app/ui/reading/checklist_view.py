@@ -49,7 +49,7 @@ def checklist(session: Session) -> str:
     listed = "".join(_book(book, choice, meter, free) for book, choice in zip(books, ticked, strict=True))
     pages, most = num_pages(uploads.library), int(free / page_tokens(fit, uploads.library))
     tokens = f"{free:,} of {formats.plural(meter.library(uploads.library), 'token')}"
-    intro = f"{formats.plural(pages, 'page')} are open, about {most:,} fit ({tokens}). Tick what is read."
+    intro = f"{formats.plural(pages, 'page')} are open, about {most:,} fit ({tokens}). Tick what the model is to read."
     intro += f" {OTHERS_LATER}" if len(books) > 1 else ""
     return (
         f'<form class="card checklist" aria-labelledby="choosing-title">'
