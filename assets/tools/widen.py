@@ -21,7 +21,7 @@ average and 0.006 at most.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -38,6 +38,8 @@ from core.models.hub.shapes import find_shape
 from core.models.linear import OutputLinear
 from core.models.loader import LoadedModel, ModelDims, read_config
 from core.models.param_count import ModelSize, size_of
+from core.models.quantised import FORMATS
+from core.models.self_draft import quantised_linear
 from core.models.weights import load_module, prepared
 from core.ops.backend import Backend
 
@@ -174,7 +176,8 @@ class WidenedFiles(PairFiles):
     ) -> LoadedModel:
         """Make the wide target."""
         small = load_module(self.entry.target, torch.float32)
-        wide = widen(small, wide_config(cast(Any, small).config, self.sizes), dtype, device)
+        rounded = quantised_linear(bits, device) if bits in FORMATS and backend.kernel is None else None
+        wide = widen(small, wide_config(cast(Any, small).config, self.sizes), dtype, device, rounded=rounded)
         cast(Any, wide).generation_config = cast(Any, small).generation_config
         return prepared(wide, dims, dtype, device, backend, bits=bits)
 
@@ -189,6 +192,7 @@ def widen(
     device: torch.device,
     *,
     attention: str | None = None,
+    rounded: Callable[[nn.Linear], nn.Module] | None = None,
 ) -> nn.Module:
     """A model of `config` that computes the same function as `small`, a plain Llama on the CPU.
 
@@ -197,6 +201,7 @@ def widen(
     Args:
         config: from `wide_config`.
         attention: of transformers; default: ours.
+        rounded: what each linear layer but the last becomes at once, so that one of them is there in its dtype.
     """
     register()
     with torch.device("meta"):
@@ -210,8 +215,11 @@ def widen(
     for name, parameter in list(wide.named_parameters()):
         made = torch.empty(parameter.shape, dtype=dtype, device=device)
         plan.fill(name, made, weights.get(name), generator)
-        owner = wide.get_submodule(name.rpartition(".")[0])
-        owner.register_parameter(name.rpartition(".")[2], nn.Parameter(made, requires_grad=False))
+        place, _, kind = name.rpartition(".")
+        owner = wide.get_submodule(place)
+        owner.register_parameter(kind, nn.Parameter(made, requires_grad=False))
+        if rounded is not None and type(owner) is nn.Linear and owner is not wide.lm_head:
+            wide.set_submodule(place, rounded(owner))
     wide.model.rotary_emb = type(wide.model.rotary_emb)(config=config).to(device)  # its table is not a parameter
     wide.lm_head = _cut(wide.lm_head, cast(Any, small).config.vocab_size)
     return cast(nn.Module, wide.eval())

@@ -35,6 +35,8 @@ COMPUTED = torch.bfloat16  # type in the kernels, and of scales and offsets
 STORED_BITS = BITS + 2 * 8 * COMPUTED.itemsize / GROUP  # bits of a weight including its share of scale and offset
 ROW_MULTIPLE = 16  # outputs: the CPU kernel's multiple; CUDA's is 8
 INNER_TILES = 8  # of 16 inputs, which the CUDA kernel reads at once: its widest setting
+TILE_ROWS = 8  # outputs of a tile
+FEW_ROWS = 64  # that the CUDA kernel multiplies as they are; a round of guesses has no more
 CAPABILITY = (8, 0)  # bfloat16 tensor cores, which the CUDA kernel needs
 ROUNDED_AT_ONCE = 1 << 24  # weights: 64 MB in float32
 LEAVE_OUT = "Leave out --self-draft-bits."
@@ -110,10 +112,42 @@ class SelfDraftLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x [..., I] to [..., O]."""
         rows = functional.pad(x.reshape(-1, self.in_features).to(COMPUTED), (0, self._more_inputs)).contiguous()
-        multiply = torch.ops.aten._weight_int4pack_mm if self._cuda else torch.ops.aten._weight_int4pack_mm_for_cpu
-        out: Tensor = multiply(rows, self.packed, GROUP, self.scales)
+        many = self._cuda and len(rows) > FEW_ROWS
+        out = self.many(rows) if many else self.few(rows)
         out = out[:, : self.out_features].to(x.dtype).reshape(*x.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias
+
+    def few(self, rows: Tensor) -> Tensor:
+        """Rows [T, I] to [T, O], padded, by the kernel, which widens each weight once for 16 rows."""
+        multiply = torch.ops.aten._weight_int4pack_mm if self._cuda else torch.ops.aten._weight_int4pack_mm_for_cpu
+        found: Tensor = multiply(rows, self.packed, GROUP, self.scales)
+        return found
+
+    def many(self, rows: Tensor) -> Tensor:
+        """As `few`, on a GPU: each weight is widened once, to what the kernel multiplies with."""
+        at_once = max(1, ROUNDED_AT_ONCE // rows.shape[1] // TILE_ROWS) * TILE_ROWS  # outputs
+        packed, scales = torch.split(self.packed, at_once // TILE_ROWS), torch.split(self.scales, at_once, 1)
+        return torch.cat([functional.linear(rows, _from_tiles(*part)) for part in zip(packed, scales, strict=True)], 1)
+
+
+def _from_tiles(packed: Tensor, scales: Tensor) -> Tensor:
+    """The matrix [O, I] bfloat16 from CUDA's packed levels.
+
+    A tile of tensor cores has 8 outputs and 16 inputs; in turn a thread's word [4 bytes] has inputs 2q and 2q + 1,
+    2q + 8 and 2q + 9 of two tiles: bytes by odd input, then by tile; half bytes by the tile's half.
+
+    Args:
+        packed: [O / 8, I / 128, 32, 4] int32. scales: [I / 64, O, 2].
+    """
+    outputs, inputs = packed.shape[0] * TILE_ROWS, packed.shape[1] * 16 * INNER_TILES
+    own = packed.view(torch.int8).view(*packed.shape[:2], TILE_ROWS, 4, 4, 2, 2) ^ -0x78  # levels - 8 as signed halves
+    wide = torch.empty(outputs, inputs, dtype=COMPUTED, device=packed.device)
+    halves = wide.view(packed.shape[0], TILE_ROWS, packed.shape[1], 4, 2, 2, 4, 2)  # by output, tiles, half, q, odd
+    for half, levels in enumerate((own << 4 >> 4, own >> 4)):
+        halves[:, :, :, :, :, half] = levels.permute(0, 2, 1, 4, 6, 3, 5)
+    groups, by_output = wide.view(outputs, -1, GROUP), scales.transpose(0, 1)[..., None]  # [O, I / 64, 2, 1]
+    torch.addcmul(by_output[:, :, 1], groups, by_output[:, :, 0], out=groups)
+    return wide
 
 
 def quantised_linear(bits: int, device: torch.device) -> Callable[[nn.Linear], nn.Module]:

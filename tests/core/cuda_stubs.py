@@ -278,19 +278,30 @@ def efficient(
     return out, padded, torch.empty(0), torch.empty(0)
 
 
-def int4pack(levels: Tensor, inner: int) -> Tensor:
-    outputs, half = levels.shape
-    assert levels.dtype == torch.uint8 and levels.is_contiguous() and inner in (2, 4, 8), "as the kernel takes it"
-    assert outputs % 8 == 0 and half * 2 % (16 * inner) == 0, f"{tuple(levels.shape)} and {inner} inner tiles"
-    return levels.view(torch.int32).reshape(outputs // 8, half * 2 // (16 * inner), 32, inner // 2).clone()
+def tile_inputs(inner: int) -> Tensor:
+    """Input of each half byte, lowest first, of the words of four threads, [4, inner / 2, 8]."""
+    thread, word, half = torch.arange(4)[:, None, None], torch.arange(inner // 2)[:, None], torch.arange(8)
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])[half]  # of two tiles' values
+    return 32 * word + 16 * (order // 4) + 2 * thread + torch.tensor([0, 1, 8, 9])[order % 4]
+
+
+def int4pack(pairs: Tensor, inner: int) -> Tensor:
+    outputs, half = pairs.shape
+    assert pairs.dtype == torch.uint8 and pairs.is_contiguous() and inner in (2, 4, 8), "as the kernel takes it"
+    assert outputs % 8 == 0 and half * 2 % (16 * inner) == 0, f"{tuple(pairs.shape)} and {inner} inner tiles"
+    tiles = torch.stack((pairs >> 4, pairs & 15), -1).reshape(outputs // 8, 8, -1, 16 * inner).transpose(1, 2)
+    halves = tiles[..., tile_inputs(inner)].flatten(2, 3).long()  # [O / 8, I / 16 inner, 32, inner / 2, 8]
+    return (halves << torch.arange(0, 32, 4)).sum(-1).to(torch.int32)
 
 
 def int4pack_mm(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor:
     assert x.dtype == scales.dtype == torch.bfloat16 and x.is_contiguous() and scales.is_contiguous(), "bfloat16"
     assert group in (32, 64, 128, 256) and scales.dim() == 3 and scales.shape[0] == x.shape[1] // group, f"{group}"
     assert packed.dtype == torch.int32 and packed.dim() == 4 and scales.shape[1] == packed.shape[0] * 8
-    pairs = packed.reshape(packed.shape[0] * 8, -1).view(torch.uint8)
-    levels = torch.stack((pairs >> 4, pairs & 15), -1).flatten(1).float() - 8  # [O, I]
+    halves = (packed[..., None] >> torch.arange(0, 32, 4) & 15).unflatten(2, (8, 4))  # [.., 8, 4, inner / 2, 8]
+    tiles = torch.empty(*halves.shape[:3], 32 * packed.shape[3])
+    tiles[..., tile_inputs(2 * packed.shape[3])] = halves.float() - 8
+    levels = tiles.transpose(1, 2).reshape(-1, x.shape[1])  # [O, I]
     scale, offset = scales.float().permute(2, 1, 0).repeat_interleave(group, 2)
     return (x.float() @ (levels * scale + offset).T).to(torch.bfloat16)
 

@@ -108,6 +108,9 @@ STEPS = (
     Step("load", 0.5, "the bundled pair answers on the GPU as on the processor", "texts"),
     Step("suite", 1.0, "the tests that are marked gpu", "machine"),
     Step("big", 2.2, "Llama2-7B's shape at 122,880 tokens, its cache in host memory", "shapes"),
+    Step(
+        "in_bits", 2.2, "Qwen3-14B's shape with weights of 4 bits at 130,880 tokens, its cache in host memory", "shapes"
+    ),
     Step("races", 1.0, "random delays on both streams change no bit", "passes"),
     Step("real", 3.0, "real weights and a real text, where they are given", "texts"),
     Step("two", 1.5, "two devices that share a model, where they are", "texts"),
@@ -116,6 +119,7 @@ STEPS = (
     Step("waits", 1.0, "how often the processor waits for the device, and where", "passes"),
     Step("resident", 2.0, "the same shape at 32K on the device, recorded", "shapes"),
     Step("attention", 0.7, "few rows against many keys: time and bandwidth, two calls and one", "kernels"),
+    Step("products", 0.7, "products with 4-bit weights by rows", "kernels"),
     Step("pinning", 1.0, "pinning gigabytes, and what the link carries from there", "kernels"),
     Step("bits", 1.5, "weights of 8 and 4 bits", "texts"),
 )

@@ -1,4 +1,4 @@
-"""Steps about single operations: attention of few rows, pinning and copying."""
+"""Steps about single operations: attention of few rows, products with 4-bit weights, pinning and copying."""
 
 import mmap
 import statistics
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from core.models.self_draft import SelfDraftLinear
 from core.ops.attention import attend
 from core.planning.hardware import free_memory_bytes, resolve_device
 from core.planning.measured import measure_link, measure_sharing
@@ -85,6 +86,34 @@ def _aligned_at_the_end(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tens
     out = varlen_attn(*rows, *ends, *counts, scale=scaling, window_size=(-1, 0), **grouped)
     assert isinstance(out, Tensor)
     return out.transpose(0, 1)[None]
+
+
+def products(here: Here) -> None:
+    """Weights of 4 bits by rows: torch's kernel, the same weights widened first, and a matrix of 16 bits.
+
+    Sizes are those of Qwen3-14B's largest matrix; several lie side by side, so that none stays in the device's cache.
+    """
+    device, (outputs, inputs), count = resolve_device(here.device), here.sized((17408, 5120), (64, 128)), 4
+    weights = [torch.randn(outputs, inputs, device=device, dtype=torch.bfloat16) for _ in range(count)]
+    layers = [SelfDraftLinear(weight, None, device) for weight in weights]
+    found: list[dict[str, Any]] = []
+    for number in here.sized((1, 4, 9, 16, 17, 25, 33, 64, 128, 256, 512, 1024, 3968), (1, 70)):
+        x = torch.randn(number, inputs, device=device, dtype=torch.bfloat16)
+        row: dict[str, Any] = {"rows": number}
+        ways: dict[str, Callable[[int], Tensor]] = {
+            "16 bits": lambda i: x @ weights[i].T,  # noqa: B023
+            "4 bits": lambda i: layers[i].few(x),  # noqa: B023
+        }
+        if here.cuda:
+            ways["4 bits, widened first"] = lambda i: layers[i].many(x)  # noqa: B023
+            apart = ways["4 bits, widened first"](0) - ways["4 bits"](0)
+            row["difference"] = float(apart.float().norm() / ways["4 bits"](0).float().norm())
+        for name, way in ways.items():
+            for i in range(count):
+                way(i)
+            row[f"{name}, ms"] = milliseconds(lambda: [way(i) for i in range(count)], device) / count  # noqa: B023
+        found.append(row)
+        here.report.add("rows", found)
 
 
 # -------------------- pinning

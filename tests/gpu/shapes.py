@@ -31,7 +31,7 @@ from tests.gpu.machine import smi
 from tests.gpu.texts import CARD_GIB, ROOM, Answers, measured, prompt_of
 from tests.gpu.traces import host_time, traced, wait
 
-MODEL, TINY_MODEL = "widened:llama2-7b", "harbour"
+MODEL, TODAY, TINY_MODEL = "widened:llama2-7b", "widened:qwen3-14b", "harbour"
 # What a start consists of; some lie in others
 PLACES = (
     "core.engine_builder.composed_plan",
@@ -110,14 +110,21 @@ def big(here: Here) -> None:
 
     `--more`: rounds of a fixed length.
     """
+    _as_on_a_card(here, config_of(here, here.sized(122880, 1536)))
+
+
+def in_bits(here: Here) -> None:
+    """As `big`, a model of today whose weights fit a card in 4 bits while its keys and values do not."""
+    wanted = config_of(here, here.sized(131072 - ROOM, 1536), bits=4)
+    _as_on_a_card(here, replace(wanted, model=here.sized(TODAY, TINY_MODEL)))
+
+
+def _as_on_a_card(here: Here, wanted: EngineConfig) -> None:
+    """A long text within the memory of a card of 24 GB."""
     device = resolve_device(here.device)
     free = torch.cuda.mem_get_info()[0] if here.cuda else 0
-    wanted = config_of(
-        here,
-        here.sized(122880, 1536),
-        gpu_memory_gib=here.sized(CARD_GIB, 1.0),
-        placement=here.sized("auto", "offloaded"),
-    )
+    card = here.sized(CARD_GIB, 1.0)
+    wanted = replace(wanted, gpu_memory_gib=card, placement=here.sized("auto", "offloaded"))
     config, engine = opened(here, wanted)
     started = time.perf_counter()
     prompt = prompt_of(engine, (config.context or 0) - ROOM)
