@@ -20,7 +20,7 @@ from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, models_of
 from core.engine_builder import LoadedPair, PairFiles, planned_pair
 from core.engine_info import NEAR_TIE_GAP, Equality, engine_info, graphs_choice
-from core.errors import ContextTooSmall, NotEnoughMemory
+from core.errors import ContextTooSmall, NotEnoughMemory, let_go
 from core.generation.decode_loop import LONGEST_ROUND, Answer, Question
 from core.generation.events import Event, LaneEvent, PrefillProgress
 from core.generation.levels import Levels
@@ -76,8 +76,14 @@ class Engine:
             self._tell()
 
     def _lay_out(self, plan: Plan) -> None:
-        """Allocate the caches by a plan."""
+        """Free the caches that there are, and allocate those of a plan."""
         models, config = self._models, self.config
+        if self._graphs is not None:
+            for name in ("full", "retrieval", "draft"):
+                self._graphs.forget(name)
+        for own in ("_levels", "_placement", "_prefill"):
+            self.__dict__.pop(own, None)
+        give_back(models.target.shape.device)
         self._levels = Levels(config, plan, models, lambda: self.plan, self._offload, self._graphs)
         self._placement = Placement(plan, config, self._levels.full, models.ranks, self._tell)
         self._levels.when_layers_move(self._placement.layers_moved)
@@ -102,16 +108,13 @@ class Engine:
             wanted = begun(plan)
         else:
             return
-        for name in ("full", "retrieval", "draft"):
-            if self._graphs is not None:
-                self._graphs.forget(name)
-        del self._levels, self._placement, self._prefill
-        give_back(self._models.target.shape.device)
         try:
-            self._lay_out(wanted)
-        except NotEnoughMemory:
-            self._lay_out(plan)
-            raise
+            return self._lay_out(wanted)
+        except NotEnoughMemory as error:
+            let_go(error)  # of what was allocated
+            failure = error
+        self._lay_out(plan)
+        raise failure
 
     @classmethod
     def load(cls, config: EngineConfig, files: PairFiles | None = None) -> "Engine":

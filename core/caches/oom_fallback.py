@@ -3,6 +3,7 @@
 A failed pass leaves the full cache as it was; the caller says how to undo anything else.
 """
 
+import gc
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,8 +55,9 @@ def make_full_cache(
 
 
 def give_back(device: torch.device) -> None:
-    """Return the allocator's unused memory to the device."""
+    """Return unused memory to the device, also of caches that nothing uses any more: they refer to one another."""
     if device.type == "cuda":
+        gc.collect()
         torch.cuda.empty_cache()
 
 

@@ -1,16 +1,26 @@
 """An engine begins with all layers resident, and moves some away when a prompt needs the room; texts stay the same."""
 
+import gc
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 
 from core import engine as engine_module
-from core.config import GenerationConfig
+from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
+from core.errors import NotEnoughMemory
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, PrefillProgress
+from core.generation.levels import Levels
+from core.generation.prefill import Prefill
 from core.generation.together import Question
+from core.ops.graphs import Graphs
+from core.planning.plan import Plan
+from tests.core.cuda_stubs import pretended_gpu
 from tests.core.toys import last_event, random_prompt, tiny_engine
 
 MOST, TALK = 700, 100
@@ -75,3 +85,43 @@ def test_races_and_questions_together_find_their_room(engine: Engine) -> None:
     questions = [Question([*OTHER, n], CONFIG) for n in (5, 6)]
     list(engine.answer_together(questions))
     assert where(engine) == (MOST, 2)
+
+
+def test_a_layout_is_gone_before_the_next_is_allocated_and_comes_back_where_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a device holds both: caches and recordings refer to one another, and an error to what was allocated."""
+    found, held = list[tuple[int, bool]](), list[weakref.ref[torch.Tensor]]()
+
+    def levels(config: EngineConfig, plan: Plan, *rest: Any) -> Levels:
+        found.append((plan.capacity, any(buffer() is not None for buffer in held)))
+        made = Levels(config, plan, *rest)
+        held[:] = [weakref.ref(x) for x in (*made.retrieval.k, *made.full.resident(0).buffers)]
+        return made
+
+    def prefill(*all: Any) -> Prefill:
+        if len(found) == 2:
+            raise NotEnoughMemory("No room.", hint="Try again.")
+        return Prefill(*all)
+
+    def work() -> None:
+        split = tiny_engine(device="cuda", placement="split")
+        plan = replace(split.plan, most_resident=MOST)
+        monkeypatch.setattr(engine_module, "TALK", TALK)
+        monkeypatch.setattr(engine_module, "Levels", levels)
+        monkeypatch.setattr(engine_module, "Prefill", prefill)
+        graphs = Graphs(torch.device("cuda", 0))
+        engine = Engine(split.config, plan, split.text, split._models, graphs=graphs)
+        assert answered(engine, SHORT).token_ids and graphs.num_kept
+        with pytest.raises(NotEnoughMemory, match=r"No room\."):
+            answered(engine, LONG)
+        assert answered(engine, LONG).token_ids
+
+    with pretended_gpu():
+        gc.disable()
+        try:
+            work()
+        finally:
+            gc.enable()
+        gc.collect()
+    assert found == [(MOST, False), (2048, False), (MOST, False), (2048, False)]

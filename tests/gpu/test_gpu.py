@@ -38,7 +38,7 @@ without_device = pytest.mark.skipif(
 pytestmark = pytest.mark.gpu if REAL else without_device
 CUDA = torch.device("cuda")
 PROMPT, NEW = (700, 60) if REAL else (300, 8)
-METHODS = ("autoregressive", "triforce", "triforce-lookup", *(("retrieval", "draft") if REAL else ()))
+METHODS = ("autoregressive", *(("draft", "retrieval") if REAL else ()), "triforce", "triforce-lookup")
 engine_on = partial(toys.engine_on, context=1024 if REAL else 512)
 AWAY = Offload(block_rows=64, num_slots=2)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, top_k=20)
