@@ -7,6 +7,7 @@ to the thread that launches. On a CPU that event has always passed: the slow twi
 """
 
 import math
+import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
@@ -71,6 +72,7 @@ class HostAttention:
         self._kernel, self._threads = kernel_here(), max(1, most_threads() - 1)  # one core launches
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="host attention")
         self._running: Future[Answer] | None = None
+        self.seconds = 0.0  # of the latest attention, from the arrival of its queries on
 
     def ask(
         self, q: Tensor, blocks: Tensor, scaling: float, softcap: float | None = None, chunk_size: int | None = None
@@ -105,16 +107,18 @@ class HostAttention:
     ) -> Answer:
         """Runs on the thread. The event also shows that earlier results were copied to the device."""
         self._asked.synchronize()
+        started = time.perf_counter()
         into = Partial(self._out[: q.numel()].view(q.shape), self._lse[: q[..., 0].numel()].view(q.shape[:3]))
         chunk = blocks.shape[3] // masses.shares.shape[3] if masses else None
         counts = chunk is None or chunk in CHUNKS
         if self._kernel is not None and counts and self._kernel.takes(q, blocks, blocks):
             self._kernel.blocks(q, blocks, scaling, into, softcap, self._threads, masses)
-            return Answer(into, masses)
-        with torch.inference_mode():
-            partial, counted = attend_blocks(q, blocks, scaling, softcap, chunk)
-            for result, found in zip((*into, *(masses or ())), (*partial, *(counted or ())), strict=True):
-                result.copy_(found)
+        else:
+            with torch.inference_mode():
+                partial, counted = attend_blocks(q, blocks, scaling, softcap, chunk)
+                for result, found in zip((*into, *(masses or ())), (*partial, *(counted or ())), strict=True):
+                    result.copy_(found)
+        self.seconds = time.perf_counter() - started
         return Answer(into, masses)
 
     def answer(self) -> Answer:

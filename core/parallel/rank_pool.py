@@ -194,8 +194,7 @@ class RankPool:
             Whatever `own` raises.
         """
         mine, others = self._answers(Order("measure_sharing", (size_bytes,)), own)
-        link, host = (max(seconds) for seconds in zip(mine, *others, strict=True))
-        return Sharing(link, host)
+        return Sharing(*(max(seconds) for seconds in zip(mine, *others, strict=True)))
 
     def _answers(self, order: Order, own: Callable[[], Found]) -> tuple[Found, list[Any]]:
         """Rank 0's answer and the others', found at the same time; all are received even if `own` raises."""

@@ -155,13 +155,13 @@ class Share:
         except torch.OutOfMemoryError:
             return 0.0
 
-    def measure_sharing(self, size_bytes: int) -> tuple[float, float]:
+    def measure_sharing(self, size_bytes: int) -> tuple[float, float, float]:
         """The numbers of `Sharing`; the host's is infinite where the device has no room to measure."""
         shape, piece = self.full.shape, self.full.host_memory[0].rows.shape[1:]
         try:
             return measure_sharing(piece, shape.num_heads, self.full.chunk_size, shape.dtype, shape.device, size_bytes)
         except torch.OutOfMemoryError:
-            return 0.0, math.inf
+            return 0.0, math.inf, 0.0
 
 
 def recorder(group: Group) -> Graphs:

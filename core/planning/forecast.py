@@ -12,6 +12,7 @@ from core.config import SpeculationConfig
 from core.decoding.adaptive import PassCost, best_gamma, cost_per_token
 from core.models.loader import ModelDims
 from core.models.param_count import UNQUANTISED_BITS
+from core.models.self_draft import BITS as DRAFTING_BITS
 from core.planning.choices import Choice
 from core.planning.devices import Bandwidths
 from core.planning.measured import PROCESSOR
@@ -25,6 +26,9 @@ LAYER_OVERHEAD = {"cpu": 2e-4, "cuda": 2.5e-4}
 # are not there yet, which the host gathers. They give 0.087 and 0.144 s for budgets of 4,096 and 8,192 of Llama2-7B's
 # shape, where a choice took 0.073 and 0.139 (NVIDIA H200, 2026-11-26).
 CHOOSING_SECONDS, NEW_SHARE, GATHERED = 0.03, 0.2, 7.3e9
+# Weights of 4 bits and rows a second of torch's kernel on a GPU: a further row of 17,408 x 5,120 weights takes 5.8 us
+# (NVIDIA H200, torch 2.11, 2026-11-27).
+ROWS_IN_BITS = 1.5e13
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class PassReads:
     experts: int = 0  # all experts of a mixture, not among `weights`
     used: float = 1.0  # share of them that one row needs
     heads: tuple[int, int] = (2, 1)  # see `heads_of`
+    in_bits: int = 0  # weights of 4 bits that a GPU's kernel multiplies with each row
 
 
 def heads_of(shape: KVShape) -> tuple[int, int]:
@@ -103,7 +108,7 @@ def pass_cost(device: str, reads: PassReads, rates: Bandwidths) -> PassCost:
     numbers = kv / number_bytes
     attending = numbers * rates.rows.attended * group
     base = fixed + weights + kv / rates.memory.value + numbers * rates.rows.number + attending
-    further = rates.rows.product * weights + attending
+    further = rates.rows.product * weights + attending + reads.in_bits / ROWS_IN_BITS
     carried = reads.link / rates.link.value if rates.link else 0.0
     attended = reads.host / rates.host.value if rates.host else 0.0
     beside = fixed + max(carried, attended) if max(carried, attended) else 0.0
@@ -129,7 +134,10 @@ def planned_reads(plan: Plan, context: int) -> Reads:
     plan, dtype, target = plan.at(context), plan.dtype.value, plan.size
     dims, experts, small = replace(plan.model, kv_dtype=plan.kv.value), target.experts, plan.draft
     weights = int(plan.bytes_of(TARGET_WEIGHTS) * dims.pass_share(target.num_parameters))
-    if plan.bytes_of(WIDENED):  # in each pass every matrix is written in the type of computation, and read
+    in_bits = target.layer_parameters if plan.on_gpu and plan.bits.value == DRAFTING_BITS else 0
+    if (
+        plan.bytes_of(WIDENED) and not in_bits
+    ):  # in each pass every matrix is written in the type of computation, and read
         weights += 2 * dtype.itemsize * target.layer_parameters
     copied = plan.bytes_of(DRAFTING_WEIGHTS)
     rest = max(0, target.other_parameters - target.output_parameters)
@@ -148,9 +156,11 @@ def planned_reads(plan: Plan, context: int) -> Reads:
         experts=expert_bytes,
         used=experts.used if experts else 1.0,
         heads=heads_of(shape),
+        in_bits=in_bits,
     )
     near = windows + row * min(context, plan.config.retrieval.budget)
-    retrieval = replace(full, weights=guessing - expert_bytes, kv=near, link=0, host=0)
+    multiplied = target.layer_parameters + target.output_parameters if copied and plan.on_gpu else in_bits
+    retrieval = replace(full, weights=guessing - expert_bytes, kv=near, link=0, host=0, in_bits=multiplied)
     if small is None:
         return Reads(full, retrieval)
     share = small.pass_share(small.weight_bytes // small.disk_dtype.itemsize)

@@ -121,18 +121,20 @@ class Sharing(NamedTuple):
 
     link: float  # to carry it to the device
     host: float  # to attend to it in host memory
+    alone: float  # to carry it while the host does nothing
 
 
 def share_of(seconds: Sharing) -> Choice[float | None]:
     """The host's share of the blocks with which link and host end together; 0 if that saves less than a tenth.
 
-    With a share s the link needs (1 - s) of its time and the host s of its own, in parallel.
+    With a share s the link needs (1 - s) of its time and the host s of its own, in parallel; both read host memory, so
+    what is saved is told by the link's time alone.
     """
     best = seconds.link / (seconds.link + seconds.host)
     share = min(MOST_CPU_SHARE, round(int(best / SHARE_STEP + 1e-9) * SHARE_STEP, 2))
-    times = f"the link carries a block in {1e3 * seconds.link:.3g} ms, the host attends to it in "
-    times += f"{1e3 * seconds.host:.3g} ms"
-    if share < LEAST_GAIN:
+    times = f"the link carries a block in {1e3 * seconds.alone:.3g} ms, in {1e3 * seconds.link:.3g} beside the host, "
+    times += f"which attends to it in {1e3 * seconds.host:.3g} ms"
+    if (1 - share) * seconds.link > (1 - LEAST_GAIN) * seconds.alone:
         return Choice(0.0, f"measured: {times}, so sharing would save less than {LEAST_GAIN:.0%}")
     return Choice(share, f"measured: {times}, so both end together")
 
@@ -155,51 +157,50 @@ def measure_sharing(
         size_bytes: of all blocks; None: SHARING_BYTES.
     Raises:
         torch.OutOfMemoryError: the device has no room for one block.
-    Cost: that much host memory for a moment, and at most six readings of it; medians of the last three.
+    Cost: that much host memory for a moment, and at most eight readings of it; medians of the last three.
     """
     count = (size_bytes or SHARING_BYTES) // (dtype.itemsize * torch.Size(piece).numel())
     memory = HostRows((max(2, count), *piece), dtype, device)
     blocks, slot = memory.rows.fill_(0.01), torch.empty(tuple(piece), dtype=dtype, device=device)
     helper = HostAttention(num_heads, piece[-1], SHARING_ROWS, device)
     q = torch.full((1, num_heads, SHARING_ROWS, piece[-1]), 0.01, dtype=dtype, device=device)
-    beside = _beside_on_cuda if device.type == "cuda" else _one_after_the_other
-    taken = [Sharing(1.0, 1.0)]
+
+    def attend(some: Tensor) -> float:
+        helper.ask(q, some, 1.0, chunk_size=chunk_size)
+        helper.answer()
+        return helper.seconds
+
+    carry = _carry_on_cuda if device.type == "cuda" else _carry
+    attend(blocks)  # the thread starts, and its memory grows
+    alone, _ = carry(blocks, slot, lambda: 0.0)
+    taken = [(alone / len(blocks), 1.0)]
     for _ in range(6):
         link, host = taken[-1]
         helped = min(max(1, round(len(blocks) * link / (link + host))), len(blocks) - 1)
-        link, host = beside(blocks[helped:], blocks[:helped], slot, helper, q, chunk_size)
-        taken.append(Sharing(link / (len(blocks) - helped), host / helped))
+        link, host = carry(blocks[helped:], slot, partial(attend, blocks[:helped]))
+        taken.append((link / (len(blocks) - helped), host / helped))
     link, host = (sorted(seconds)[1] for seconds in zip(*taken[-3:], strict=True))
-    return Sharing(link, host)
+    return Sharing(link, host, alone / len(blocks))
 
 
-def _beside_on_cuda(
-    carried: Tensor, attended: Tensor, slot: Tensor, helper: HostAttention, q: Tensor, chunk_size: int
-) -> Sharing:
-    """Started together."""
+def _carry_on_cuda(blocks: Tensor, slot: Tensor, beside: Callable[[], float]) -> tuple[float, float]:
+    """Seconds of carrying blocks while something else runs, and what that returns."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     stream = torch.cuda.Stream(slot.device)  # type: ignore[no-untyped-call]
     torch.cuda.synchronize(slot.device)
-    started = time.perf_counter()
-    helper.ask(q, attended, 1.0, chunk_size=chunk_size)
     with torch.cuda.stream(stream):
         start.record(stream)
-        for block in carried:
+        for block in blocks:
             slot.copy_(block, non_blocking=True)
         stop.record(stream)
-    helper.answer()
-    host = time.perf_counter() - started
+    found = beside()
     torch.cuda.synchronize(slot.device)
-    return Sharing(start.elapsed_time(stop) / 1e3, host)
+    return start.elapsed_time(stop) / 1e3, found
 
 
-def _one_after_the_other(
-    carried: Tensor, attended: Tensor, slot: Tensor, helper: HostAttention, q: Tensor, chunk_size: int
-) -> Sharing:
+def _carry(blocks: Tensor, slot: Tensor, beside: Callable[[], float]) -> tuple[float, float]:
+    """One after the other."""
     started = time.perf_counter()
-    for block in carried:
+    for block in blocks:
         slot.copy_(block)
-    copied = time.perf_counter()
-    helper.ask(q, attended, 1.0, chunk_size=chunk_size)
-    helper.answer()
-    return Sharing(copied - started, time.perf_counter() - copied)
+    return time.perf_counter() - started, beside()

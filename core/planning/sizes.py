@@ -19,6 +19,7 @@ from core.models.linear import ROUNDED
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.models.self_draft import BITS as DRAFTING_BITS
+from core.models.self_draft import ROUNDED_AT_ONCE, WIDENING_BYTES
 from core.models.self_draft import STORED_BITS as COPIED_BITS
 from core.ops.reach import Reach
 from core.ops.scores import MOST_GROUPS
@@ -48,7 +49,7 @@ FEWEST_BLOCKS, LEAST_BLOCK = 64, 64  # of a full context: short contexts have sm
 RUNTIME, TARGET_WEIGHTS, RETRIEVAL = "runtime", "target weights", "retrieval cache"
 DRAFT_WEIGHTS, STREAMING, GRAPHS = "draft weights", "streaming cache", "CUDA graphs"
 STATES, PREFILL, PREFILL_BLOCK = "running states", "prefill buffers", "prefill, layer by layer"
-WIDENED, WIDENED_BITS = "a matrix, widened", {"cpu": (8, 4), "cuda": (8,)}  # a GPU multiplies with 4 bits as they are
+WIDENED = "a matrix, widened"
 DRAFTING_WEIGHTS = f"self-draft weights, {DRAFTING_BITS} bit"
 REMEMBERED = "windows remembered at the ends of prompts"
 
@@ -177,10 +178,15 @@ class Sizes:
         return int((size.layer_parameters + size.output_parameters) * bits / 8)
 
     def widened(self, bits: int) -> int:
-        """Room for quantised weights in the type of computation: one matrix at a time, and again in recordings."""
+        """Room for quantised weights in the type of computation: one matrix at a time, and again in recordings.
+
+        A GPU widens 4 bits part by part, in long passes alone.
+        """
         dims = self.dims
-        if self.packs or bits not in WIDENED_BITS[self.device]:
+        if self.packs or bits not in (8, 4):
             return 0
+        if self.device == "cuda" and bits == 4:
+            return WIDENING_BYTES * ROUNDED_AT_ONCE
         copies = 2 if bits == 4 else 4  # of 8 bits before and after they are scaled
         return copies * max(self.mlp_width, dims.num_heads * dims.head_dim) * self.hidden_bytes
 

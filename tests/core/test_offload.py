@@ -19,7 +19,7 @@ from core.generation.events import Finished
 from core.models.cached_model import CachedModel
 from core.ops.backend import STOCK
 from core.planning.choices import Choice
-from core.planning.measured import Sharing, measure_sharing
+from core.planning.measured import Sharing, measure_sharing, share_of
 from tests.core.toys import answer, random_prompt, tiny_engine, tiny_shape
 
 METHODS = ("autoregressive", "triforce", "retrieval", "draft")
@@ -69,7 +69,7 @@ def test_the_host_s_share_is_measured_where_a_device_would_wait_for_the_link(mon
     place = "core.generation.placement"
     monkeypatch.setattr(f"{place}.choose_cpu_attention", lambda *_, **__: Choice(None, "to be measured"))
     asked: list[object] = []
-    monkeypatch.setattr(f"{place}.measure_sharing", lambda *shape: (asked.append(shape), Sharing(2e-3, 2e-3))[1])
+    monkeypatch.setattr(f"{place}.measure_sharing", lambda *shape: (asked.append(shape), Sharing(2e-3, 2e-3, 2e-3))[1])
     engine, prompt = tiny_engine(placement="offloaded"), random_prompt(300)
     share = engine.plan.cpu_attention
     assert share == engine.info.plan.cpu_attention and share.value == 0.5 and "both end together" in share.because
@@ -82,7 +82,14 @@ def test_the_host_s_share_is_measured_where_a_device_would_wait_for_the_link(mon
 def test_a_calibration_takes_the_real_shape_and_both_times() -> None:
     for dtype in (torch.float32, torch.float16):
         found = measure_sharing((2, 2, 64, 16), 4, 8, dtype, torch.device("cpu"), 1 << 20)
-        assert found.link > 0 and found.host > 0
+        assert found.link > 0 and found.host > 0 and found.alone > 0
+
+
+def test_a_share_must_save_a_tenth_of_what_the_link_takes_alone() -> None:
+    """Where host memory serves both no faster than the link alone, the host leaves it alone."""
+    assert share_of(Sharing(1e-3, 1e-3, 1e-3)).value == 0.5 and share_of(Sharing(1e-3, 3e-3, 1e-3)).value == 0.25
+    assert share_of(Sharing(1.9e-3, 1.9e-3, 1e-3)).value == share_of(Sharing(1e-3, 20e-3, 1e-3)).value == 0.0
+    assert share_of(Sharing(1.7e-3, 1.7e-3, 1e-3)).value == 0.5, "0.85 of the link's own time"
 
 
 # -------------------- out of memory

@@ -104,7 +104,7 @@ class Step:
 
 
 STEPS = (
-    Step("versions", 0.2, "driver, versions, link, memory", "machine"),
+    Step("versions", 1.5, "driver, versions, link, memory; compiles the kernel, which all others need", "machine"),
     Step("load", 0.5, "the bundled pair answers on the GPU as on the processor", "texts"),
     Step("suite", 1.0, "the tests that are marked gpu", "machine"),
     Step("big", 2.2, "Llama2-7B's shape at 122,880 tokens, its cache in host memory", "shapes"),
@@ -118,7 +118,7 @@ STEPS = (
     Step("graphs", 0.5, "what recording costs and saves", "passes"),
     Step("waits", 1.0, "how often the processor waits for the device, and where", "passes"),
     Step("resident", 2.0, "the same shape at 32K on the device, recorded", "shapes"),
-    Step("attention", 0.7, "few rows against many keys: time and bandwidth, two calls and one", "kernels"),
+    Step("attention", 0.4, "few rows against many keys: time and bandwidth", "kernels"),
     Step("products", 0.7, "products with 4-bit weights by rows", "kernels"),
     Step("pinning", 1.0, "pinning gigabytes, and what the link carries from there", "kernels"),
     Step("bits", 1.5, "weights of 8 and 4 bits", "texts"),

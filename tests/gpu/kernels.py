@@ -48,11 +48,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def attention(here: Here) -> None:
-    """Few rows against many keys: as the engine computes it, in two calls and a merge, and in one call of torch's.
-
-    The one masks from the end of the keys on. Where it is faster, exact for groups of heads and there in the oldest
-    torch that is supported, it can be taken.
-    """
+    """Few rows against many keys, as the engine computes it: time and bandwidth."""
     device = resolve_device(here.device)
     matrix = torch.ones(here.sized(1 << 28, 1 << 22) // 1024, 1024, device=device)
     reading = milliseconds(lambda: matrix @ torch.ones(1024, 1, device=device), device)
@@ -61,31 +57,11 @@ def attention(here: Here) -> None:
     for kv_heads, count, number in product((32, 8), here.sized((4096, 131072), (256,)), here.sized((1, 9, 25), (9,))):
         k, v = (torch.randn(1, kv_heads, count, 128, device=device, dtype=torch.float16) for _ in "kv")
         q = torch.randn(1, 32, number, 128, device=device, dtype=torch.float16)
-        row: dict[str, Any] = {"rows": number, "keys": count, "kv_heads": kv_heads}
         with torch.inference_mode():
-            first = attend(q, k, v, SCALING)
-            for name, way in (("two and a merge", attend), ("one", _aligned_at_the_end)):
-                try:
-                    row[f"{name}, difference"] = float((way(q, k, v, SCALING) - first).abs().max())
-                    ms = milliseconds(partial(way, q, k, v, SCALING), device, repeats=here.sized(15, 3))
-                    row[f"{name}, ms"], row[f"{name}, gb/s"] = ms, (k.nbytes + v.nbytes) / ms / 1e6
-                except Exception as error:  # whatever this torch or this device lacks is an answer too
-                    row[f"{name}, refused"] = f"{type(error).__name__}: {error}"[:300]
-        found.append(row)
+            ms = milliseconds(partial(attend, q, k, v, SCALING), device, repeats=here.sized(15, 3))
+        rate = (k.nbytes + v.nbytes) / ms / 1e6
+        found.append({"rows": number, "keys": count, "kv_heads": kv_heads, "ms": ms, "gb/s": rate})
         here.report.add("rows", found)
-
-
-def _aligned_at_the_end(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
-    """`attend` as one call of torch's flash attention for sequences of any length; in torch 2.11 it may lack groups."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    counts = q.shape[2], k.shape[2]
-    ends = (torch.tensor([0, count], dtype=torch.int32, device=q.device) for count in counts)
-    rows = (x[0].transpose(0, 1) for x in (q, k, v))  # [T or S, heads, D]
-    grouped: dict[str, Any] = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
-    out = varlen_attn(*rows, *ends, *counts, scale=scaling, window_size=(-1, 0), **grouped)
-    assert isinstance(out, Tensor)
-    return out.transpose(0, 1)[None]
 
 
 def products(here: Here) -> None:

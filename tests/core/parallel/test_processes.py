@@ -153,11 +153,11 @@ def test_every_process_measures_how_link_and_host_share(mha: Engines) -> None:
     ranks = mha[2]
     link = ranks.link(lambda: Choice(1e15, "mine"), 1 << 20)
     assert 0 < link.value < 1e15 and "rank 1" in link.because, "the slowest limits a pass"
-    found = ranks.sharing(lambda: Sharing(1e-9, 1e-9), 1 << 20)
+    found = ranks.sharing(lambda: Sharing(1e-9, 1e-9, 1e-9), 1 << 20)
     assert all(1e-8 < seconds < 1 for seconds in found), "another process's"
     with pytest.raises(torch.OutOfMemoryError):
         ranks.sharing(no_room, 1 << 20)
-    assert ranks.sharing(lambda: Sharing(1e9, 1e9), 1 << 20) == (1e9, 1e9), "nobody's answer is left over"
+    assert ranks.sharing(lambda: Sharing(1e9, 1e9, 1e9), 1 << 20) == (1e9, 1e9, 1e9), "nobody's answer is left over"
 
 
 def test_each_process_s_part_of_the_host_attends_to_a_share_of_its_blocks(

@@ -14,7 +14,7 @@ from core.errors import NotEnoughMemory
 from core.planning.choices import Choice, Composition
 from core.planning.composition import compose
 from core.planning.devices import Rig, described_gpu, make_rig
-from core.planning.forecast import PUBLISHED, pass_cost, planned_reads, predict
+from core.planning.forecast import PUBLISHED, bandwidths, pass_cost, planned_reads, predict
 from core.planning.hardware import Machine
 from core.planning.plan import Plan
 from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, WIDENED
@@ -168,8 +168,14 @@ def test_a_dense_model_of_four_bits_keeps_its_weights_on_the_card_and_its_contex
     plan = on_card(22, 131072, "qwen3-14b-yarn", bits=4)
     assert plan.placement.value == "split" and plan.prefill_block.value and chosen(plan).has_draft
     assert plan.bytes_of(TARGET_WEIGHTS) == sizes_of("qwen3-14b-yarn")[0].weight_bytes(4)
-    assert not plan.bytes_of(WIDENED) and str(plan.kv.value or plan.dtype.value) == "torch.bfloat16"
+    assert plan.bytes_of(WIDENED) == 1 << 26 and str(plan.kv.value or plan.dtype.value) == "torch.bfloat16"
     eight = on_card(22, 8192, "qwen3-14b-yarn", bits=8)
     assert eight.bytes_of(WIDENED) == 4 * 17408 * 5120 * 2, "int8 is widened by every pass, before and after scaling"
     reads = [planned_reads(one, 4096).full for one in (plan, eight)]
     assert reads[1].weights > 4 * reads[0].weights, "and each pass writes and reads what is widened"
+    assert reads[0].in_bits == plan.size.layer_parameters and not reads[1].in_bits, (
+        "its kernel takes each row by itself"
+    )
+    rates = bandwidths(plan)
+    one, other = (pass_cost("cuda", replace(reads[0], in_bits=count), rates) for count in (reads[0].in_bits, 0))
+    assert one.of(0) == other.of(0) and one.of(8) - other.of(8) == pytest.approx(8 * 13.2e9 / 1.5e13, rel=0.02)
