@@ -385,13 +385,15 @@ class FullCache:
         Yields a layer, [n] int64 indices into these numbers, and k, v [n, chunk_size * D].
         Waits for the device once, to read the numbers; for offloaded layers the host then gathers beside the copies.
         """
-        away = torch.tensor([store.chunks_away(self.chunk_size) for store in self._layers])
-        wanted = torch.stack((layer, head, chunk)).cpu()  # [3, N]
-        place = 2 * wanted[0] + (wanted[2] >= away[wanted[0]])  # sort by layer, chunks on the host first
-        counts = torch.bincount(place, minlength=2 * len(away)).view(-1, 2)
-        order = place.argsort(stable=True)
-        which = torch.split(to_device(order, self.shape.device), counts.sum(1).tolist())
-        hosts = torch.split(wanted[1:, order], counts.flatten().tolist(), 1)[::2]
+        stores, device = self._layers, self.shape.device
+        away = to_device(torch.tensor([store.chunks_away(self.chunk_size) for store in stores]), device)
+        place = 2 * layer + (chunk >= away[layer])  # sort by layer, chunks on the host first
+        place, order = place.sort(stable=True)
+        ends = torch.searchsorted(place, torch.arange(2 * len(stores), device=device), right=True)
+        told = torch.cat((ends, head[order], chunk[order])).cpu()
+        counts = told[: len(ends)].diff(prepend=told.new_zeros(1)).view(-1, 2)  # by layer, on the host and not
+        which = torch.split(order, counts.sum(1).tolist())
+        hosts = torch.split(told[len(ends) :].view(2, -1), counts.flatten().tolist(), 1)[::2]
         if self._ring is not None and bool(counts[:, 0].any()):
             self._ring.settle()
         for number, (indices, host) in enumerate(zip(which, hosts, strict=True)):
