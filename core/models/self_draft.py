@@ -36,9 +36,8 @@ STORED_BITS = BITS + 2 * 8 * COMPUTED.itemsize / GROUP  # bits of a weight inclu
 ROW_MULTIPLE = 16  # outputs: the CPU kernel's multiple; CUDA's is 8
 INNER_TILES = 8  # of 16 inputs, which the CUDA kernel reads at once: its widest setting
 TILE_ROWS = 8  # outputs of a tile
-# Rows that the CUDA kernel multiplies as they are; a round of guesses has fewer. It takes as long for each 16 rows. On
-# an H200, 17,408 x 5,120 weights, kernel and widening first: 0.79 and 0.98 ms for 128 rows, 1.57 and 1.02 for 256, 24.0
-# and 2.0 for 3,968.
+# Rows that the CUDA kernel multiplies as they are; a round of guesses has fewer. Its time grows with the rows: on an
+# H200 (17,408 x 5,120 weights) 0.79 ms for 128, 24.0 for 3,968, where a matrix of 16 bits takes 0.05 and 0.90.
 FEW_ROWS = 128
 CAPABILITY = (8, 0)  # bfloat16 tensor cores, which the CUDA kernel needs
 ROUNDED_AT_ONCE = 1 << 24  # weights: 64 MB in float32
@@ -128,7 +127,14 @@ class SelfDraftLinear(nn.Module):
         return found
 
     def many(self, rows: Tensor) -> Tensor:
-        """As `few`, on a GPU: each weight is widened once, to what the kernel multiplies with."""
+        """As `few`, on a GPU: each weight is widened once, to what the kernel multiplies with.
+
+        Inputs come in the order in which tiles hold them. A tile of tensor cores has 8 outputs and 16 inputs; thread q
+        of the four of an output holds inputs 2q, 2q + 1, 2q + 8 and 2q + 9 of two tiles in a word: bytes by odd input,
+        then by tile, and half bytes by the tile's half.
+        """
+        tiles = rows.view(len(rows), -1, 4, 2, 2, 4, 2)  # by group of 128: pair of tiles, tile, half, q, odd
+        rows = tiles.permute(0, 1, 5, 2, 6, 3, 4).reshape(rows.shape)
         out = rows.new_empty(len(rows), TILE_ROWS * len(self.packed))
         at_once = max(1, ROUNDED_AT_ONCE // rows.shape[1] // TILE_ROWS)  # tiles of outputs
         for first in range(0, len(self.packed), at_once):
@@ -139,23 +145,19 @@ class SelfDraftLinear(nn.Module):
 
 
 def _from_tiles(packed: Tensor, scales: Tensor) -> Tensor:
-    """The matrix [O, I] bfloat16 from CUDA's packed levels.
-
-    A tile of tensor cores has 8 outputs and 16 inputs; in turn a thread's word [4 bytes] has inputs 2q and 2q + 1,
-    2q + 8 and 2q + 9 of two tiles: bytes by odd input, then by tile; half bytes by the tile's half.
+    """The matrix [O, I] bfloat16 from CUDA's packed levels, in the order of `SelfDraftLinear.many`.
 
     Args:
         packed: [O / 8, I / 128, 32, 4] int32. scales: [I / 64, O, 2].
     """
-    outputs, inputs = packed.shape[0] * TILE_ROWS, packed.shape[1] * 16 * INNER_TILES
-    own = packed.view(torch.int8).view(*packed.shape[:2], TILE_ROWS, 4, 4, 2, 2) ^ -0x78  # levels - 8 as signed halves
-    wide = torch.empty(outputs, inputs, dtype=COMPUTED, device=packed.device)
-    halves = wide.view(packed.shape[0], TILE_ROWS, packed.shape[1], 4, 2, 2, 4, 2)  # by output, tiles, half, q, odd
+    tiles, groups, *_ = packed.shape
+    own = packed.view(torch.int8).view(tiles, groups, TILE_ROWS, 4, 2, 2, 4) ^ -0x78  # levels - 8 as signed halves
+    wide = torch.empty(tiles, TILE_ROWS, groups, 4, 2, 2, 4, 2, dtype=COMPUTED, device=packed.device)
     for half, levels in enumerate((own << 4 >> 4, own >> 4)):
-        halves[:, :, :, :, :, half] = levels.permute(0, 2, 1, 4, 6, 3, 5)
-    groups, by_output = wide.view(outputs, -1, GROUP), scales.transpose(0, 1)[..., None]  # [O, I / 64, 2, 1]
-    torch.addcmul(by_output[:, :, 1], groups, by_output[:, :, 0], out=groups)
-    return wide
+        wide[..., half] = levels.transpose(1, 2)
+    scale, offset = scales.view(groups, 2, tiles, TILE_ROWS, 2).permute(4, 2, 3, 0, 1)[..., None, :, None, None, None]
+    torch.addcmul(offset, wide, scale, out=wide)
+    return wide.view(tiles * TILE_ROWS, -1)
 
 
 def quantised_linear(bits: int, device: torch.device) -> Callable[[nn.Linear], nn.Module]:
