@@ -73,15 +73,16 @@ class QueryLog:
             self._ring[layer][:, slot : slot + size] = q[0, :, position - start : position - start + size]
             position += size
 
-    def write_at(self, layer: int, positions: Tensor, q: Tensor) -> None:
-        """As `write`, if only the device knows the positions [T] int64; T at most QUERY_LOG."""
-        self._ring[layer].index_copy_(1, positions % QUERY_LOG, q[0])
-        if not self.samples:
-            return
-        samples = self._samples[layer]
-        is_sample = positions % QUERY_SAMPLE_STRIDE == 0
-        slots = torch.where(is_sample, positions // QUERY_SAMPLE_STRIDE, samples.shape[1] - 1)
-        samples.index_copy_(1, slots, q[0])
+    def places(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Where `write_at` puts the queries of tokens at positions [T] int64 that only the device knows."""
+        is_sample, spare = positions % QUERY_SAMPLE_STRIDE == 0, self._samples[self._full_layers[0]].shape[1] - 1
+        return positions % QUERY_LOG, torch.where(is_sample, positions // QUERY_SAMPLE_STRIDE, spare)
+
+    def write_at(self, layer: int, places: tuple[Tensor, Tensor], q: Tensor) -> None:
+        """As `write`, at `places`; T at most QUERY_LOG."""
+        self._ring[layer].index_copy_(1, places[0], q[0])
+        if self.samples:
+            self._samples[layer].index_copy_(1, places[1], q[0])
 
     def rows(self, start: int) -> QueryRows:
         """Where the kernel writes the queries of tokens from `start` on."""

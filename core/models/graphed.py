@@ -117,6 +117,7 @@ class _FixedView:
         self.positions = position + steps
         self._rows, self._at, self._whole, self._hidden = rows, start + steps, whole, hidden
         self._partial = backend.partial
+        self._logged = rows.log.places(self.positions) if rows.log is not None else None
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] at the rows of this pass."""
@@ -126,7 +127,7 @@ class _FixedView:
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Causal attention to the held rows; also logs the queries, if the cache has a log."""
         assert asked is None, f"only plain attention is recorded, not {asked}"
-        if self._rows.log is not None:
-            self._rows.log.write_at(layer, self.positions, q)
+        if self._rows.log is not None and self._logged is not None:
+            self._rows.log.write_at(layer, self._logged, q)
         k, v = self._rows.k[layer], self._rows.v[layer]
         return attend_bucketed(q, k, v, scaling, self._whole, self._hidden, self._partial)

@@ -11,6 +11,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -52,8 +53,9 @@ class OutputLinear(nn.Linear):
         return rows if self.bias is None else rows + self.bias
 
 
-def use_wide_output(module: nn.Module) -> None:
-    """Let the output layer of a causal language model give float32 logits, in place: its weights may be shared."""
+def use_fewer_launches(module: nn.Module) -> None:
+    """For a GPU, in place: norms in one launch, and float32 logits of an output layer, whose weights may be shared."""
+    _replace_norms(module, FusedNorm, 2**-6)
     head = module.get_output_embeddings()  # type: ignore[operator]
     if type(head) is nn.Linear:
         head.__class__ = OutputLinear
@@ -272,22 +274,43 @@ class FewRowsNorm(nn.Module):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
-def _few_rows_norm(part: nn.Module, few_rows: Callable[[Tensor, Tensor, float], Tensor]) -> FewRowsNorm | None:
-    """What replaces a norm, if it computes what `FewRowsNorm` does; None: it does not, or is none.
+class FusedNorm(nn.Module):
+    """RMSNorm in one launch, which rounds to 16 bits once; transformers' takes seven and rounds twice."""
+
+    def __init__(self, weight: nn.Parameter, eps: float) -> None:
+        super().__init__()
+        self.weight, self.variance_epsilon = weight, eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., D] to the same shape."""
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon)
+
+
+def _replace_norms(
+    module: nn.Module, make: Callable[[nn.Parameter, float], nn.Module], error: float, only: torch.dtype | None = None
+) -> None:
+    """Replace every RMSNorm that computes what `make` makes of its weight and epsilon.
+
+    Args:
+        error: that a number may have, relative to the largest one. only: type of weights.
 
     Families use similar names for different norms (Gemma multiplies by 1 + weight), so each one is tried.
     """
-    if not type(part).__name__.endswith("RMSNorm"):  # others may make their weights when asked for them
-        return None
-    weight, eps = getattr(part, "weight", None), getattr(part, "variance_epsilon", None)
-    if not isinstance(weight, nn.Parameter) or eps is None:
-        return None
-    if weight.ndim != 1 or weight.dtype != torch.float32 or not weight.is_contiguous():
-        return None
-    ours = FewRowsNorm(weight, float(eps), few_rows)
-    rows = torch.randn(2, weight.shape[0], generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        return ours if torch.allclose(part(rows), ours(rows), rtol=1e-5, atol=1e-6) else None
+    for parent in list(module.modules()):
+        for name, part in list(parent.named_children()):
+            if not type(part).__name__.endswith("RMSNorm"):  # others may make their weights when asked for them
+                continue
+            weight, eps = getattr(part, "weight", None), getattr(part, "variance_epsilon", None)
+            if not isinstance(weight, nn.Parameter) or eps is None or weight.ndim != 1 or not weight.is_contiguous():
+                continue
+            if only not in (None, weight.dtype):
+                continue
+            ours, drawn = make(weight, float(eps)), torch.Generator().manual_seed(0)
+            rows = torch.randn(2, weight.shape[0], generator=drawn).to(weight)
+            with torch.inference_mode():
+                wanted, found = part(rows), ours(rows)
+            if wanted.dtype == found.dtype and (wanted - found).abs().max() <= error * wanted.abs().max():
+                setattr(parent, name, ours)
 
 
 class FewRowsSiLU(nn.Module):
@@ -310,5 +333,4 @@ def use_few_rows(module: nn.Module, kernel: SmallRows) -> None:
         for name, part in list(parent.named_children()):
             if type(part).__name__ in ("SiLU", "SiLUActivation"):
                 setattr(parent, name, FewRowsSiLU(kernel.silu))
-            elif (norm := _few_rows_norm(part, kernel.norm)) is not None:
-                setattr(parent, name, norm)
+    _replace_norms(module, partial(FewRowsNorm, few_rows=kernel.norm), 1e-5, torch.float32)

@@ -20,7 +20,7 @@ from core.models.linear import (
     pack,
     places,
     use_few_rows,
-    use_wide_output,
+    use_fewer_launches,
 )
 from core.models.loader import NOTHING, LoadedModel, ModelDims, read_config, stated_kind, stored_as
 from core.models.loading import load_meter
@@ -176,7 +176,7 @@ def prepared(
             hint="Close other programs that use it, or choose a smaller model.",
         ) from error
     if device.type != "cpu":
-        use_wide_output(module)
+        use_fewer_launches(module)
     if backend.kernel is not None:
         use_few_rows(module, backend.kernel)
     eos: Any = getattr(cast(Any, model).generation_config, "eos_token_id", None)

@@ -283,13 +283,14 @@ def attend_bucketed(
 def masked_partial(q: Tensor, k: Tensor, v: Tensor, scaling: float, hidden: Tensor) -> Partial:
     """Attention to few rows under a mask, by plain matmuls in float32 (or wider); shapes as in `attend_bucketed`.
 
-    Every query must attend to at least one row.
+    Every query must attend to the first row.
     """
     batch, heads, num_new, dim = q.shape
     wide = torch.promote_types(q.dtype, torch.float32)
     folded = (q.to(wide) * scaling).reshape(batch, k.shape[1], -1, dim)  # [B, H_kv, G * T, D]
     scores = (folded @ k.to(wide).transpose(-1, -2)).view(batch, heads, num_new, -1)
     scores = scores.masked_fill(hidden, float("-inf"))
-    lse = scores.logsumexp(-1)  # [B, H, T]
-    weights = (scores - lse[..., None]).exp().view(*folded.shape[:3], -1)
+    logs = scores.log_softmax(-1)  # one launch, of which log-sum-exp takes seven
+    lse = scores[..., 0] - logs[..., 0]  # [B, H, T]
+    weights = logs.exp().view(*folded.shape[:3], -1)
     return Partial((weights @ v.to(wide)).view(batch, heads, num_new, dim), lse.float())

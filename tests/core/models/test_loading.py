@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma2Config, LlamaConfig
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma2Config, LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from core.config import EngineConfig, SamplingParams
 from core.engine import Engine
@@ -24,6 +24,7 @@ from core.errors import InvalidSetting, LoadingStopped
 from core.models.hub.catalog import find
 from core.models.linear import (
     MOST_ROWS,
+    FusedNorm,
     OutputLinear,
     PackedLinear,
     RowsInBits,
@@ -31,7 +32,7 @@ from core.models.linear import (
     pack,
     places,
     read_in_brain,
-    use_wide_output,
+    use_fewer_launches,
 )
 from core.models.loader import LoadedModel, read_dims
 from core.models.loading import LoadProgress, load_meter, watched_loading
@@ -184,10 +185,30 @@ def test_a_soft_cap_and_tied_weights_follow_from_wide_logits() -> None:
     tokens = torch.tensor([[5, 9, 33, 2]])
     hidden = model.model(tokens).last_hidden_state.double()
     expected = 2 * torch.tanh(hidden @ model.lm_head.weight.double().T / 2)
-    use_wide_output(model)
+    use_fewer_launches(model)
     assert model.lm_head.weight is model.model.embed_tokens.weight, "they stay one"
     found = model(tokens).logits
     assert found.dtype == torch.float32 and torch.allclose(found.double(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("family", "fused"), [(LlamaConfig, 5), (Qwen3Config, 9), (Gemma2Config, 0)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_norms_take_one_launch_where_they_compute_the_same(
+    family: type[PreTrainedConfig], fused: int, dtype: torch.dtype
+) -> None:
+    """Gemma's multiply by 1 + weight. Two layers have two norms each, Qwen3's two more, and one is the last."""
+    model = AutoModelForCausalLM.from_config(family(**SIZES, initializer_range=0.4), dtype=dtype).eval()
+    for norm in (part for part in model.modules() if type(part).__name__.endswith("RMSNorm")):
+        norm.weight.data.normal_(generator=torch.Generator().manual_seed(1))
+    hidden = torch.randn(1, 3, SIZES["hidden_size"], generator=torch.Generator().manual_seed(2)).to(dtype)
+    before = {name: part(hidden) for name, part in model.named_modules() if name.endswith("layernorm")}
+    use_fewer_launches(model)
+    assert sum(isinstance(part, FusedNorm) for part in model.modules()) == fused and before
+    for name, expected in before.items():
+        wide = model.get_submodule(name).float()(hidden.float())
+        found = model.get_submodule(name).to(dtype)(hidden)
+        assert found.dtype == dtype and (found - expected).abs().max() <= 2**-6 * expected.abs().max()
+        assert (found - wide).abs().max() <= (expected - wide).abs().max(), "it rounds less"
 
 
 # -------------------- reading with bfloat16 products (`--prefill-bits 16`): decoding after it is as exact as ever
