@@ -59,7 +59,7 @@ class ContextTooSmall(CoreError):
 
     def __init__(self, needed: int, capacity: int, *, possible: int) -> None:
         hint = (
-            f"Start again with --context {needed} or more."
+            f"Start again with --context {needed} or more to read all of it."
             if needed <= possible
             else f"Choose fewer pages: this model reads at most {possible:,} tokens."
         )

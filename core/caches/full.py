@@ -385,16 +385,14 @@ class FullCache:
         Yields a layer, [n] int64 indices into these numbers, and k, v [n, chunk_size * D].
         Waits for the device once, to read the numbers; for offloaded layers the host then gathers beside the copies.
         """
-        stores, device = self._layers, self.shape.device
-        away = to_device(torch.tensor([store.chunks_away(self.chunk_size) for store in stores]), device)
-        place = 2 * layer + (chunk >= away[layer])  # sort by layer, chunks on the host first
-        place, order = place.sort(stable=True)
-        ends = torch.searchsorted(place, torch.arange(2 * len(stores), device=device), right=True)
+        away = torch.tensor([store.chunks_away(self.chunk_size) for store in self._layers])
+        place, order = (2 * layer + (chunk >= to_device(away, layer.device)[layer])).sort(stable=True)  # host first
+        ends = torch.searchsorted(place, torch.arange(2 * len(away), device=place.device), right=True)
         told = torch.cat((ends, head[order], chunk[order])).cpu()
-        counts = told[: len(ends)].diff(prepend=told.new_zeros(1)).view(-1, 2)  # by layer, on the host and not
+        counts = told[: len(ends)].diff(prepend=told.new_zeros(1)).view(-1, 2)
         which = torch.split(order, counts.sum(1).tolist())
         hosts = torch.split(told[len(ends) :].view(2, -1), counts.flatten().tolist(), 1)[::2]
-        if self._ring is not None and bool(counts[:, 0].any()):
+        if self._ring and counts[:, 0].any():
             self._ring.settle()
         for number, (indices, host) in enumerate(zip(which, hosts, strict=True)):
             if len(indices):

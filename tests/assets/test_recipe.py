@@ -75,6 +75,7 @@ def test_joined_segments_are_what_the_chat_template_of_both_models_renders() -> 
 # -------------------- documents
 
 
+@pytest.mark.slow
 def test_documents_have_their_length_and_name_what_each_token_trains() -> None:
     document = compose(LAYOUT, held_out_seed(3), 2048, 0.5)
     assert len(document.ids) == len(document.skills) == 2048
@@ -165,6 +166,7 @@ def test_questions_about_an_open_book_lose_and_learn_as_behind_the_whole_of_it()
     assert (losses[kept] - torch.cat(wanted)).abs().max() > 1e-3
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_wider_model_computes_the_same() -> None:
     model, mlp = first_model(TARGET, LAYOUT).eval(), TARGET.mlp
@@ -199,6 +201,7 @@ def test_target_answers_most_questions_about_an_unseen_short_book(target: LlamaF
         assert num_right(target, book.text, asked) >= 6, kind
 
 
+@pytest.mark.slow
 def test_target_quotes_sentences_of_english_that_no_training_saw(target: LlamaForCausalLM) -> None:
     text = unwrapped("\n\n".join(topics[name] for name in measured_topics()[:12]))[:16000]
     asked = unseen_quotes(text, 16, random.Random(1))

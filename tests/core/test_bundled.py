@@ -51,6 +51,7 @@ def facts(engine: Engine, book: Conversation, method: str) -> int:
     return right
 
 
+@pytest.mark.slow
 def test_facts_of_the_book_are_found_and_not_by_a_window_alone(engine: Engine, book: Conversation) -> None:
     """Why retrieval matters: the lossy sink-and-window method misses most facts that the exact methods answer."""
     assert facts(engine, book, "triforce") >= 8 and facts(engine, book, "streamingllm") <= 5

@@ -123,6 +123,7 @@ def test_waits_are_counted_and_pinned_copies_are_none(gpu: PretendedGpu) -> None
 # -------------------- our own code
 
 
+@pytest.mark.slow
 def test_after_an_answer_that_lacked_memory_to_record_the_next_one_is_recorded(
     gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +189,7 @@ def test_a_device_s_memory_is_limited_and_counted(gpu: PretendedGpu) -> None:
     return_memory()
 
 
+@pytest.mark.slow
 def test_everything_that_we_call_of_torch_cuda_is_called_here_with_its_checks(gpu: PretendedGpu) -> None:
     calls, seen = calls_of_torch_cuda(), set[tuple[str, int]]()
     files = {file for lines in calls.values() for file, _ in lines}

@@ -116,6 +116,7 @@ def faults(page: Page, where: str, opened_by: str = "") -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_axe_finds_nothing_serious_on_any_tab(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
     found = faults(page, "empty page")
     for name in ("Library", "Race", "Inside", "System"):

@@ -52,7 +52,7 @@ REMOVED = {
     },
     FULL: {
         "the host attends to what has not arrived": "if help is not None:\n                |self._ring.settle()",
-        "chunks are gathered before they arrived": ".any()):\n            |self._ring.settle()",
+        "chunks are gathered before they arrived": ".any():\n            |self._ring.settle()",
     },
 }
 REMOVALS = [Mutant("a piece in use when a pass broke off", TRANSFER, "        if self._in_use:", "        if False:")]

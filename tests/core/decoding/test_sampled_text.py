@@ -51,6 +51,7 @@ def acceptance(level: list[LevelStats | None]) -> float:
     return sum(one.accepted for one in level if one) / sum(one.tested for one in level if one)
 
 
+@pytest.mark.slow
 def test_sampled_text_follows_the_target_where_both_levels_reject(law: LanguageModel) -> None:
     """Three tokens: the first round's guess, its correction and what another round adds, against 27 outcomes."""
     engine, expected = rejecting_engine(), marginal(law, 0, 3)

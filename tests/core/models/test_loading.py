@@ -315,6 +315,7 @@ def zeros_in_blocks(file: Path, sizes: dict[str, int]) -> Path:
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted by Linux")
 @pytest.mark.usefixtures("backend")
 def test_loading_takes_little_more_memory_than_what_stays(tmp_path: Path) -> None:

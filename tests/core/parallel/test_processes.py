@@ -76,6 +76,7 @@ def mha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     yield from engines(4, tmp_path_factory.mktemp("target"), AWAY)
 
 
+@pytest.mark.slow
 def test_logits_and_the_chunks_of_all_ranks_agree_within_the_tolerance(gqa: Engines) -> None:
     prompt, found, weights = random_prompt(300), list[torch.Tensor](), list[torch.Tensor]()
     for engine in gqa[:2]:
@@ -137,6 +138,7 @@ def test_lanes_of_a_race_write_what_they_write_in_one_process(gqa: Engines, monk
     )
 
 
+@pytest.mark.slow
 def test_every_process_counts_what_a_verification_attends_to(mha: Engines) -> None:
     """The other ranks' heads choose by accepted tokens, too, not only by the last guesses, which may be rejected."""
     weights = []

@@ -77,6 +77,7 @@ def test_speed_reads_several_books_and_gives_their_median(
     assert f"{ours['speedup_by_book'][0]:.2f} {ours['speedup_by_book'][1]:.2f}" in told
 
 
+@pytest.mark.slow
 def test_a_batch_is_measured_with_a_book_for_each_and_with_one_for_all(capsys: pytest.CaptureFixture[str]) -> None:
     rows = document_of(capsys, "--methods", "triforce", "--batch", "3")[0]["rows"]
     assert [(row["text"], row["method"]) for row in rows] == [
@@ -91,6 +92,7 @@ def test_a_batch_is_measured_with_a_book_for_each_and_with_one_for_all(capsys: p
     assert [row["speedup_vs_autoregressive"] for row in rows[:2]] == [1.0, pytest.approx(ratio)]
 
 
+@pytest.mark.slow
 @LEFT_BY_OTHERS
 def test_all_placements_write_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = ["--suite", "offload", "--budget", "256", "--gpu-memory", "2", "--plot", str(tmp_path / "F.svg")]
@@ -125,6 +127,7 @@ def test_kernels_are_measured_without_a_model(
     assert "no C++ compiler" in told and has_all_fields("kernels", document["rows"][0])
 
 
+@pytest.mark.slow
 @LEFT_BY_OTHERS
 def test_variants_are_measured_one_by_one_and_not_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     names = ("fixed, 2 and 8", "256", "the attention to come")
@@ -163,6 +166,7 @@ def test_variants_are_measured_one_by_one_and_not_again(monkeypatch: pytest.Monk
         list(measured.rows((768,), **shape, parts=["magic"]))
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_same_answer_alone_and_through_the_page() -> None:
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

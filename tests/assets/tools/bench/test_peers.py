@@ -90,6 +90,7 @@ def test_what_fails_is_reported_and_the_rest_goes_on(tmp_path: Path, monkeypatch
         assert time.monotonic() < deadline, "what a peer started ends with it"
 
 
+@pytest.mark.slow
 def test_ours_and_transformers_write_the_same() -> None:
     threads, models = torch.get_num_threads(), ROOT / "assets/models"
     pair = {"target": str(models / "harbour-target"), "draft": str(models / "harbour-draft"), "threads": 1}
