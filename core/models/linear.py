@@ -291,10 +291,10 @@ def _replace_norms(
 ) -> None:
     """Replace every RMSNorm that computes what `make` makes of its weight and epsilon.
 
-    Args:
-        error: that a number may have, relative to the largest one. only: type of weights.
-
     Families use similar names for different norms (Gemma multiplies by 1 + weight), so each one is tried.
+
+    Args:
+        error: that a number may have, relative to the largest one. only: type of weights; None: any.
     """
     for parent in list(module.modules()):
         for name, part in list(parent.named_children()):

@@ -135,9 +135,7 @@ def planned_reads(plan: Plan, context: int) -> Reads:
     dims, experts, small = replace(plan.model, kv_dtype=plan.kv.value), target.experts, plan.draft
     weights = int(plan.bytes_of(TARGET_WEIGHTS) * dims.pass_share(target.num_parameters))
     in_bits = target.layer_parameters if plan.on_gpu and plan.bits.value == DRAFTING_BITS else 0
-    if (
-        plan.bytes_of(WIDENED) and not in_bits
-    ):  # in each pass every matrix is written in the type of computation, and read
+    if plan.bytes_of(WIDENED) and not in_bits:  # each pass writes every matrix in the type of computation and reads it
         weights += 2 * dtype.itemsize * target.layer_parameters
     copied = plan.bytes_of(DRAFTING_WEIGHTS)
     rest = max(0, target.other_parameters - target.output_parameters)
