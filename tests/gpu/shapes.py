@@ -126,6 +126,7 @@ def _as_on_a_card(here: Here, wanted: EngineConfig) -> None:
     card = here.sized(CARD_GIB, 1.0)
     wanted = replace(wanted, gpu_memory_gib=card, placement=here.sized("auto", "offloaded"))
     config, engine = opened(here, wanted)
+    here.report.add("memory after the start", memory(engine, device, free))
     started = time.perf_counter()
     prompt = prompt_of(engine, (config.context or 0) - ROOM)
     plan, link = engine.plan, engine.info.link
@@ -174,6 +175,8 @@ def memory(engine: Engine, device: torch.device, free: int) -> dict[str, Any]:
     found: dict[str, Any] = {"planned": engine.plan.total_bytes, "peak of tensors": peak_memory_bytes(device)}
     if device.type == "cuda":
         found |= {
+            "tensors now": torch.cuda.memory_allocated(),
+            "held by the allocator now": torch.cuda.memory_reserved(),  # more: holes that no cache fits into
             "peak that the allocator held": torch.cuda.max_memory_reserved(),
             "less free now than before the start": free - torch.cuda.mem_get_info()[0],
             "nvidia-smi": smi("--query-gpu=memory.used,memory.free", "--format=csv"),
