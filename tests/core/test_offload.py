@@ -88,7 +88,7 @@ def test_a_calibration_takes_the_real_shape_and_both_times() -> None:
 def test_a_share_must_save_a_tenth_of_what_the_link_takes_alone() -> None:
     """Where host memory serves both no faster than the link alone, the host leaves it alone."""
     assert share_of(Sharing(1e-3, 1e-3, 1e-3)).value == 0.5 and share_of(Sharing(1e-3, 3e-3, 1e-3)).value == 0.25
-    assert share_of(Sharing(1.9e-3, 1.9e-3, 1e-3)).value == share_of(Sharing(1e-3, 20e-3, 1e-3)).value == 0.0
+    assert share_of(Sharing(1.9e-3, 1.9e-3, 1e-3)).value == share_of(Sharing(1.3e-3, 3.9e-3, 1e-3)).value == 0.0
     assert share_of(Sharing(1.7e-3, 1.7e-3, 1e-3)).value == 0.5, "0.85 of the link's own time"
 
 
