@@ -255,7 +255,7 @@ def test_a_checkpoint_gives_back_what_was_written_to_its_end_and_refuses_other_f
         ("recall", ".pdf", "95% intervals"),
         ("page", ".PNG", "through the page"),
         ("ablation", ".svg", "no retrieval"),
-        ("ablation-counts-4k", ".svg", "tokens per full pass"),
+        ("ablation-counts-8k", ".svg", "tokens per full pass"),
     ],
 )
 def test_a_document_becomes_a_picture_of_its_figures(
