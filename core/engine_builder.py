@@ -93,15 +93,16 @@ class PairFiles:
         return replace(size_in(self.entry.target, self.entry.overrides), dims=self.target)
 
     def load_target(
-        self, dims: ModelDims, dtype: torch.dtype, device: torch.device, backend: Backend, bits: int | None
+        self, dims: ModelDims, plan: Plan, device: torch.device, backend: Backend, bits: int | None
     ) -> LoadedModel:
-        """The target; with `bits` 8 or 4, quantised.
+        """The target as a plan has it; with `bits` 8 or 4, quantised.
 
         Raises:
             DamagedAssets, UnsupportedModel, NotEnoughMemory.
         """
         entry = self.entry
-        return load_model(entry.target, dims, dtype, device, backend, overrides=entry.overrides, bits=bits)
+        settings = {"overrides": entry.overrides, "bits": bits, "embeds_from_host": plan.embeds_from_host}
+        return load_model(entry.target, dims, plan.dtype.value, device, backend, **settings)
 
     def without_draft(self, because: str) -> "PairFiles":
         """The target alone."""
@@ -140,7 +141,7 @@ class LoadedPair(LoadedModels):
             recorded = _recorded(config, device, files.target, files.draft)
             ranks, target = load_shared(folder, config, plan, backend, plan.offload, overrides, recorded=recorded)
             return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, ranks=ranks)
-        target = files.load_target(files.target, dtype, device, backend, config.bits)
+        target = files.load_target(files.target, plan, device, backend, config.bits)
         target, kv = _tried(target, files.entry.name, config, plan, backend)
         self_draft = self_draft_of(target.module, device) if config.self_draft_bits == BITS else None
         return cls(
@@ -182,7 +183,9 @@ class LoadedPair(LoadedModels):
         for module, dims in ((draft, files.draft), (model, target)):
             if module is not None and dims is not None:
                 module.set_attn_implementation(ATTENTION_NAME)
-                loaded.append(prepared(cast(nn.Module, module).to(dtype), dims, dtype, device, backend))
+                host = plan.embeds_from_host and module is model
+                here = cast(nn.Module, module).to(dtype)
+                loaded.append(prepared(here, dims, dtype, device, backend, embeds_from_host=host))
         model_here, kv = _tried(loaded[-1], files.entry.name, config, plan, backend)
         small = loaded[0] if draft is not None else None
         return cls(files=files, tokenizer=tokenizer, target=model_here, draft=small, backend=backend, kv=kv)

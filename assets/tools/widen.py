@@ -42,6 +42,7 @@ from core.models.quantised import FORMATS
 from core.models.self_draft import quantised_linear
 from core.models.weights import load_module, prepared
 from core.ops.backend import Backend
+from core.planning.plan import Plan
 
 WIDENED = "widened:"  # prefix of the sizes in a model's name
 HEAD_DIM = 128  # of every model that people plan for
@@ -172,14 +173,16 @@ class WidenedFiles(PairFiles):
         return replace(size, dims=self.target)
 
     def load_target(
-        self, dims: ModelDims, dtype: torch.dtype, device: torch.device, backend: Backend, bits: int | None
+        self, dims: ModelDims, plan: Plan, device: torch.device, backend: Backend, bits: int | None
     ) -> LoadedModel:
         """Make the wide target."""
+        dtype = plan.dtype.value
         small = load_module(self.entry.target, torch.float32)
         rounded = quantised_linear(bits, device) if bits in FORMATS and backend.kernel is None else None
         wide = widen(small, wide_config(cast(Any, small).config, self.sizes), dtype, device, rounded=rounded)
         cast(Any, wide).generation_config = cast(Any, small).generation_config
-        return prepared(wide, dims, dtype, device, backend, bits=bits)
+        host = plan.embeds_from_host
+        return prepared(wide, dims, dtype, device, backend, bits=bits, embeds_from_host=host)
 
 
 # -------------------- the widening

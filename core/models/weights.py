@@ -27,6 +27,7 @@ from core.models.loading import load_meter
 from core.models.quantised import FORMATS, quantise
 from core.models.self_draft import quantised_linear
 from core.models.text_part import NAMES, WHOLES
+from core.ops import streams
 from core.ops.backend import STOCK, Backend
 from core.ops.host_memory import trim_heap
 from core.ops.native import SmallRows
@@ -43,10 +44,13 @@ def load_model(
     divide: Callable[[nn.Module], None] | None = None,
     overrides: Mapping[str, Any] = NOTHING,
     bits: int | None = None,
+    *,
+    embeds_from_host: bool = False,
 ) -> LoadedModel:
     """Load a causal language model for inference through our caches; with `bits` 8 or 4, quantised.
 
     Args:
+        embeds_from_host: as of `prepared`.
         divide: keeps one rank's share, in place, before anything is moved to the device; `dims` are the share's.
     Raises:
         DamagedAssets: weights are missing, truncated or do not match the config.
@@ -59,7 +63,8 @@ def load_model(
     before, told = meter.done, dims.weight_bytes * UNPACKING
     module = load_module(folder, dtype, overrides, in_bits=in_bits, as_stored=as_stored, told_bytes=told)
     left = dims.weight_bytes - (meter.done - before)
-    return prepared(module, dims, dtype, device, backend, divide, bits, file_bytes=left)
+    host = embeds_from_host
+    return prepared(module, dims, dtype, device, backend, divide, bits, file_bytes=left, embeds_from_host=host)
 
 
 def load_module(
@@ -153,11 +158,13 @@ def prepared(
     bits: int | None = None,
     *,
     file_bytes: float | None = None,
+    embeds_from_host: bool = False,
 ) -> LoadedModel:
     """Prepare a module of transformers to compute on a device.
 
     Args:
         file_bytes: what is left of the weights' bytes, for the progress; None: all.
+        embeds_from_host: the embeddings, which have weights of their own, stay in host memory, where a GPU reads them.
     Raises:
         NotEnoughMemory: the device is full. LoadingStopped.
     """
@@ -166,6 +173,10 @@ def prepared(
         divide(module)
     bits = bits if bits in FORMATS else None
     try:
+        if embeds_from_host:
+            embeddings = module.get_input_embeddings()  # type: ignore[operator]
+            rows = streams.of(device).mapped(embeddings.weight.to(dtype))
+            embeddings.weight = nn.Parameter(rows, requires_grad=False)
         if bits is not None and backend.kernel is None:
             quantise(module, quantised_linear(bits, device))
         left = dims.weight_bytes if file_bytes is None else file_bytes

@@ -54,12 +54,24 @@ class Streams:
         """A small buffer of host memory, pinned for a GPU: uninitialised, [size]."""
         return torch.empty(size, dtype=dtype)
 
+    def mapped(self, rows: Tensor) -> Tensor:
+        """A copy of rows in host memory, as a tensor of the device, which reads it there: slow, and without room."""
+        return rows
+
     def pin(self, rows: Tensor) -> str:
         """Lock host memory in place; returns why that failed, "" on success. Of large memory: it locks whole pages."""
         return "there is no GPU to pin it for"
 
     def unpin(self, rows: Tensor) -> None:
         """Unlock it after all work given to the device is done."""
+
+
+class PinnedArray:
+    """Pinned bytes [n], as torch takes them for memory of a GPU; they live as long as the tensor made of this."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows, place = rows, (rows.data_ptr(), False)
+        self.__cuda_array_interface__ = {"shape": (len(rows),), "typestr": "|u1", "data": place, "version": 3}
 
 
 class CudaStreams(Streams):
@@ -89,6 +101,12 @@ class CudaStreams(Streams):
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
         """From torch's own pinned pages: the driver refuses to register a page twice, and heap memory shares pages."""
         return torch.empty(size, dtype=dtype, pin_memory=True)
+
+    def mapped(self, rows: Tensor) -> Tensor:
+        """The driver gives pinned memory one address for both sides, and torch takes any array by its address."""
+        here = self.pinned(rows.nbytes, torch.uint8)
+        here.view(rows.dtype).copy_(rows.flatten())
+        return torch.as_tensor(PinnedArray(here), device=self._device).view(rows.dtype).view(rows.shape)
 
     def pin(self, rows: Tensor) -> str:
         """Register the memory in place: torch's own pinned tensors are rounded up to powers of two and never freed.

@@ -34,6 +34,7 @@ from core.planning.sizes import (
     WIDENED,
     PlanRow,
     Sizes,
+    pinned_bytes,
     taken,
     total,
     usable_bytes,
@@ -152,6 +153,15 @@ class Basis:
             return "chunk by chunk, as several processes share each layer"
         return "" if self.target.layerwise else "chunk by chunk, as the layers of this family are not called one by one"
 
+    @property
+    def embedding_bytes(self) -> int:
+        """Embeddings that a GPU reads from host memory where layers wait there, too: a pass needs a few of their rows.
+
+        Not those that are the output layer's weights, and not where several processes hold them.
+        """
+        apart = self.on_gpu and self.ranks == 1 and not self.model.tied
+        return self.size.output_parameters * self.dtype.value.itemsize if apart else 0
+
     def chunk(self, *, offloaded: bool) -> int:
         """Tokens to read in one pass."""
         cores = self.rig.machine.num_cores
@@ -166,10 +176,10 @@ class Basis:
         target, share, config = self.sizes, self.share, self.config
         draft = Sizes(self.draft, config, self.dtype.value, self.device.value, self.packs) if self.draft else None
         graphs = graph_bytes(self.target.num_layers) if self.on_gpu and config.graphs else 0
-        copied = config.self_draft_bits == DRAFTING_BITS
+        copied, weights = config.self_draft_bits == DRAFTING_BITS, target.quantised(share, self.bits.value)
         return taken(
             PlanRow(RUNTIME, 0 if self.on_gpu else RUNTIME_BYTES),
-            PlanRow(TARGET_WEIGHTS, target.quantised(share, self.bits.value)),
+            PlanRow(TARGET_WEIGHTS, weights - self.embedding_bytes if offloaded else weights),
             PlanRow(RETRIEVAL, target.retrieval),
             PlanRow(PREFILL, target.prefill(self.chunk(offloaded=offloaded), offloaded=offloaded)),
             PlanRow(STATES, target.states),
@@ -201,7 +211,7 @@ class Basis:
         if self.config.placement == "resident":
             return 0
         if self.on_gpu:
-            return max(0, usable_bytes("cpu", self.free_ram_bytes) - RUNTIME_BYTES)
+            return max(0, usable_bytes("cpu", self.free_ram_bytes) - RUNTIME_BYTES - pinned_bytes(self.embedding_bytes))
         return max(0, usable_bytes("cpu", self.free_ram_bytes - self.available_bytes))
 
     @property

@@ -133,7 +133,8 @@ def planned_reads(plan: Plan, context: int) -> Reads:
     """
     plan, dtype, target = plan.at(context), plan.dtype.value, plan.size
     dims, experts, small = replace(plan.model, kv_dtype=plan.kv.value), target.experts, plan.draft
-    weights = int(plan.bytes_of(TARGET_WEIGHTS) * dims.pass_share(target.num_parameters))
+    read = 1.0 if plan.embeds_from_host else dims.pass_share(target.num_parameters)
+    weights = int(plan.bytes_of(TARGET_WEIGHTS) * read)
     in_bits = target.layer_parameters if plan.on_gpu and plan.bits.value == DRAFTING_BITS else 0
     if plan.bytes_of(WIDENED) and not in_bits:  # each pass writes every matrix in the type of computation and reads it
         weights += 2 * dtype.itemsize * target.layer_parameters

@@ -29,7 +29,7 @@ from core.planning.choices import (
 from core.planning.devices import Rig
 from core.planning.fit import STEP, Basis, Fit, largest_context
 from core.planning.hardware import Machine
-from core.planning.sizes import GIB, PREFILL_BLOCK, PlanRow, gib, total
+from core.planning.sizes import EMBEDDINGS, GIB, PREFILL_BLOCK, PlanRow, gib, pinned_bytes, taken, total
 
 ON_WINDOWS = sys.platform == "win32"
 LEAST_BEGUN = 8192  # tokens: with room for fewer an engine does not begin with all layers resident
@@ -135,7 +135,14 @@ class Plan(Basis):
     @property
     def host_rows(self) -> tuple[PlanRow, ...]:
         """All that takes host memory beside a GPU, or beyond --gpu-memory."""
-        return self.sizes.host_rows(self.capacity, self.resident_layers)
+        embeddings = pinned_bytes(self.embedding_bytes) if self.offloads else 0
+        rows = self.sizes.host_rows(self.capacity, self.resident_layers)
+        return taken(PlanRow(EMBEDDINGS, embeddings), *rows)
+
+    @property
+    def embeds_from_host(self) -> bool:
+        """Whether the device reads embeddings from host memory."""
+        return self.offloads and self.embedding_bytes > 0
 
     @property
     def total_bytes(self) -> int:
@@ -303,7 +310,7 @@ def _placement(basis: Basis, resident: int, context: int) -> Choice[Placement]:
 
 def _no_room(basis: Basis) -> NotEnoughMemory:
     """Not even an empty conversation fits; the hint is the smallest change that would help."""
-    needed, usable = gib(total(basis.rows_beside(offloaded=False))), gib(basis.usable_bytes)
+    needed, usable = gib(total(basis.rows_beside(offloaded=basis.host_room > 0))), gib(basis.usable_bytes)
     hint = "Choose a smaller model, or close other programs that take memory."
     if basis.config.self_draft_bits == DRAFTING_BITS:
         hint = LEAVE_OUT

@@ -49,7 +49,7 @@ FEWEST_BLOCKS, LEAST_BLOCK = 64, 64  # of a full context: short contexts have sm
 RUNTIME, TARGET_WEIGHTS, RETRIEVAL = "runtime", "target weights", "retrieval cache"
 DRAFT_WEIGHTS, STREAMING, GRAPHS = "draft weights", "streaming cache", "CUDA graphs"
 STATES, PREFILL, PREFILL_BLOCK = "running states", "prefill buffers", "prefill, layer by layer"
-WIDENED = "a matrix, widened"
+WIDENED, EMBEDDINGS = "a matrix, widened", "embeddings, host"
 DRAFTING_WEIGHTS = f"self-draft weights, {DRAFTING_BITS} bit"
 REMEMBERED = "windows remembered at the ends of prompts"
 
@@ -70,6 +70,11 @@ def total(rows: tuple[PlanRow, ...]) -> int:
 def taken(*rows: PlanRow) -> tuple[PlanRow, ...]:
     """The rows that take memory."""
     return tuple(row for row in rows if row.size_bytes)
+
+
+def pinned_bytes(size_bytes: int) -> int:
+    """What torch's pinned tensor of so many bytes takes: a power of two."""
+    return 1 << (size_bytes - 1).bit_length() if size_bytes else 0
 
 
 def gib(size_bytes: int) -> str:

@@ -30,6 +30,7 @@ from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import core.engine  # before there are stubs: torch's compiler looks for some of them when it is imported
+from core.ops.streams import PinnedArray
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 aten = torch.ops.aten
@@ -342,14 +343,14 @@ class Memory:
         self._sizes: dict[int, int] = {}
         self.used_bytes = self.peak_bytes = 0
 
-    def hold(self, tensor: Tensor) -> None:
-        """A tensor lies here; what shares its storage counts once."""
+    def hold(self, tensor: Tensor, size_bytes: int | None = None) -> None:
+        """A tensor lies here; what shares its storage counts once. `size_bytes`: of it, where not all lies here."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._sizes:
             return
-        self._sizes[key] = storage.nbytes()
-        self.used_bytes += storage.nbytes()
+        self._sizes[key] = storage.nbytes() if size_bytes is None else size_bytes
+        self.used_bytes += self._sizes[key]
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         weakref.finalize(storage, self._gone, key).atexit = False
 
@@ -594,7 +595,7 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         },
     }
     _device_constructors()  # kept by torch from its first use on: it must be of the functions that are there now
-    empty, tensor, to = torch.empty, torch.tensor, Tensor.to
+    empty, tensor, as_tensor, to = torch.empty, torch.tensor, torch.as_tensor, Tensor.to
 
     def to_there(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         def numbered(x: Any) -> Any:  # this build cannot ask which device is the current one
@@ -613,6 +614,16 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
             assert made.device.type == "cpu", "Only dense CPU tensors can be pinned"
             gpu.registered[made.data_ptr()] = made.untyped_storage().nbytes()
         return made
+
+    def array_there(array: Any, **kwargs: Any) -> Tensor:
+        """Pinned memory is an array of the GPU, too, which takes no room there."""
+        if not isinstance(array, PinnedArray):
+            return as_tensor(array, **kwargs)
+        told, held = array.__cuda_array_interface__, array.rows
+        assert told["data"] == (held.data_ptr(), False) and told["shape"] == held.shape and told["typestr"] == "|u1"
+        assert held.data_ptr() in gpu.registered, "The specified pointer resides on host memory and is not registered"
+        gpu.memory.hold(held, 0)
+        return DeviceTensor(held)
 
     def pinned_copy(self: Tensor, *_: object) -> Tensor:
         made = self if gpu.is_pinned(self) else self.clone()
@@ -642,6 +653,7 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         patch.setattr(core.generation.decode_loop, "Generator", DeviceGenerator)
         patch.setattr(torch, "empty", pinned_empty)
         patch.setattr(torch, "tensor", tensor_there)
+        patch.setattr(torch, "as_tensor", array_there)
         patch.setattr(Tensor, "to", to_there)
         patch.setattr(torch, "rand", with_generator(torch.rand, lambda *_, device=None, **__: device))
         patch.setattr(torch, "multinomial", with_generator(torch.multinomial, lambda x, *_, **__: x.device))

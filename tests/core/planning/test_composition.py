@@ -17,7 +17,7 @@ from core.planning.devices import Rig, described_gpu, make_rig
 from core.planning.forecast import PUBLISHED, bandwidths, pass_cost, planned_reads, predict
 from core.planning.hardware import Machine
 from core.planning.plan import Plan
-from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, WIDENED
+from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, EMBEDDINGS, TARGET_WEIGHTS, WIDENED, PlanRow
 from tests.core.planning.plans import sizes_of
 
 GIB = 1 << 30
@@ -158,7 +158,7 @@ def test_a_budget_that_was_asked_for_stays_and_one_without_room_falls_back() -> 
     asked = on_card(23.2, 122880, retrieval=RetrievalConfig(budget=4096))
     assert asked.budget is None and asked.settled(config) == replace(config, self_draft_bits=16)
     assert on_card(19, 65536).budget == Choice(4096, "as usual for the model"), "8,192 do not fit"
-    small = on_card(16.9, 16384)
+    small = on_card(16.7, 16384)
     assert small.budget is not None and small.budget.value == 2048 and "no room" in small.budget.because
     with pytest.raises(NotEnoughMemory, match="lies beside them need"):
         on_card(12, 122880)
@@ -167,7 +167,12 @@ def test_a_budget_that_was_asked_for_stays_and_one_without_room_falls_back() -> 
 def test_a_dense_model_of_four_bits_keeps_its_weights_on_the_card_and_its_context_in_host_memory() -> None:
     plan = on_card(22, 131072, "qwen3-14b-yarn", bits=4)
     assert plan.placement.value == "split" and plan.prefill_block.value and chosen(plan).has_draft
-    assert plan.bytes_of(TARGET_WEIGHTS) == sizes_of("qwen3-14b-yarn")[0].weight_bytes(4)
+    size, embeddings = sizes_of("qwen3-14b-yarn")[0], 151_936 * 5120 * 2
+    assert plan.bytes_of(TARGET_WEIGHTS) == size.weight_bytes(4) - embeddings, "the host has what a pass hardly reads"
+    assert plan.embeds_from_host and plan.host_rows[0] == PlanRow(EMBEDDINGS, 1 << 31) and embeddings < 1 << 31
+    short, tied = on_card(22, 8192, "qwen3-14b-yarn", bits=4), replace(size, dims=replace(size.dims, tied=True))
+    assert not short.layers_away and short.bytes_of(TARGET_WEIGHTS) == size.weight_bytes(4), "not where all fits"
+    assert not replace(plan, size=tied).embeds_from_host, "nor what the output layer reads whole"
     assert plan.bytes_of(WIDENED) == 1 << 26 and str(plan.kv.value or plan.dtype.value) == "torch.bfloat16"
     eight = on_card(22, 8192, "qwen3-14b-yarn", bits=8)
     assert eight.bytes_of(WIDENED) == 4 * 17408 * 5120 * 2, "int8 is widened by every pass, before and after scaling"

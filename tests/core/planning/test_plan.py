@@ -179,7 +179,7 @@ QWEN = "qwen2.5-7b-yarn"
         (1, LLAMA, card(9), {}, "weights", WITH_4),
         (1, LARGE, card(4), {}, "weights", SMALLER),
         (1, LARGE, card(9), {"bits": 4, "budget": 1024}, "weights", SMALLER),
-        (1, GROUPED, card(20), {"self_draft_bits": 4}, "weights", "Leave out --self-draft-bits."),
+        (1, GROUPED, card(19), {"self_draft_bits": 4}, "weights", "Leave out --self-draft-bits."),
         (1, LLAMA, LAPTOP, {"gpu_memory_gib": 0.5}, "beside them need", "Raise --gpu-memory, or choose"),
         (2, "qwen3-8b", card(), {"context": 65536}, "this model reads at most", "Use --context"),
         (1, SMALL, LAPTOP, {"device": "cuda"}, "no CUDA device", "Use --device cpu."),
