@@ -4,26 +4,26 @@ import ast
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
 
 from core.caches.full_parts import Offload
-from core.models.weights import prepared
+from core.config import EngineConfig, PlacementWish
+from core.engine_builder import PairFiles
 from core.ops import attention
 from core.ops.attention import attend, attend_reference, partial
 from core.ops.backend import STOCK, _seconds
 from core.ops.host_attention import HostAttention
 from core.ops.transfer import HostRows, pinning
 from core.planning.hardware import cap_memory, peak_memory_bytes, return_memory, this_machine, used_memory_bytes
+from core.planning.plan import make_plan
 from tests.core import cuda_stubs as stubs
 from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
-from tests.core.toys import answer, engine_on, loaded, random_prompt
+from tests.core.toys import answer, engine_on, random_prompt
 
 pytestmark = pytest.mark.skipif(
     hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
@@ -184,19 +184,13 @@ def calls_of_torch_cuda() -> dict[str, set[tuple[str, int]]]:
     return found
 
 
-def test_embeddings_that_wait_in_host_memory_are_the_same_and_take_no_room(gpu: PretendedGpu) -> None:
-    config = LlamaConfig(vocab_size=4096, hidden_size=64, num_attention_heads=2, num_hidden_layers=1, head_dim=32)
-    model, tokens, found = loaded(config, 1), torch.arange(40, device="cuda"), {}
-    expected = model.module.get_input_embeddings().weight.detach().half()
-    for host in (False, True):
-        before, module = gpu.used_bytes, deepcopy(model.module).half()
-        made = prepared(module, model.dims, torch.float16, CUDA, embeds_from_host=host)
-        rows = made.module.get_input_embeddings()(tokens)
-        assert rows.device == CUDA and torch.equal(rows.cpu(), expected[:40])
-        del rows
-        found[host] = gpu.used_bytes - before
-        del made, module
-    assert found[False] - found[True] == expected.nbytes
+@pytest.mark.parametrize("placement", ["resident", "offloaded"])
+def test_embeddings_are_loaded_where_the_plan_has_them(placement: PlacementWish, gpu: PretendedGpu) -> None:
+    files = PairFiles.find("harbour", "none")
+    config = EngineConfig(model="harbour", device="cuda", context=8192, placement=placement)
+    plan = make_plan(files.size(), None, config, this_machine())
+    loaded = files.load_target(files.target, plan, CUDA, STOCK, None).module
+    assert gpu.is_pinned(loaded.get_input_embeddings().weight.held) == (placement == "offloaded")  # type: ignore[operator]
 
 
 def test_a_device_s_memory_is_limited_and_counted(gpu: PretendedGpu) -> None:

@@ -5,6 +5,7 @@ What is marked `gpu` by itself asks for kernels' own rounding or an allocator, w
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
 from core.models.linear import OutputLinear
+from core.models.loader import LoadedModel
 from core.models.self_draft import FEW_ROWS, GROUP, SelfDraftLinear, is_int4, round_to_levels, widened
 from core.models.weights import prepared
 from core.ops.attention import attend, attend_reference, partial_reference
@@ -27,6 +29,7 @@ from core.ops.graphs import Graphs
 from core.ops.host_attention import HostAttention
 from core.ops.transfer import HostRows
 from core.planning.choices import Choice
+from core.planning.hardware import used_memory_bytes
 from core.planning.plan import make_plan
 from tests.core import toys
 from tests.core.toys import FIXED, MACHINE, Letters, answer, loaded, random_prompt, sized, tiny_config
@@ -176,6 +179,26 @@ def test_weights_of_four_bits_are_multiplied_as_they_are_and_methods_agree() -> 
         assert engine.info.weights == "int4" and engine.info.quantised
         texts.add(written(engine, method))
     assert len(texts) == 1
+
+
+def test_embeddings_in_host_memory_are_the_same_take_no_room_and_are_recorded() -> None:
+    """A GPU reads pinned memory by the address that the processor knows."""
+    config = tiny_config()
+    config.vocab_size = 4096
+    target = loaded(config, 3)
+    expected, held = target.module.get_input_embeddings().weight.detach().half(), dict[bool, int]()  # type: ignore[operator]
+    models = list[LoadedModel]()
+    for host in (False, True):
+        before, module = used_memory_bytes(CUDA), deepcopy(target.module).half()
+        models.append(prepared(module, target.dims, torch.float16, CUDA, embeds_from_host=host))
+        held[host] = used_memory_bytes(CUDA) - before
+    assert held[False] - held[True] == pytest.approx(expected.nbytes, rel=0.01)
+    tokens, graph = torch.arange(40, device=CUDA), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = models[1].module.get_input_embeddings()(tokens)  # type: ignore[operator]
+    tokens += 3
+    graph.replay()
+    assert out.device.type == "cuda" and torch.equal(out.cpu(), expected[3:43])
 
 
 def wide(**settings: Any) -> Engine:
