@@ -32,6 +32,7 @@ from core.planning.sizes import (
 
 ON_FIRST = (DRAFT_WEIGHTS, STREAMING)  # rows that only the first of several ranks has
 LARGER = (2, 3)  # times the usual budget: 8,192 and 12,288, as published for offloading on one and on two GPUs
+WORTH = 0.99  # of a forecast with fewer tokens: a larger budget that gains less is none
 LEAST_COPIED = 4e8  # parameters: 0.5 billion decode a third faster with a 4-bit copy; fewer were not tried
 Planner = Callable[[EngineConfig, bool], Plan]  # plans by settings, with the draft or without
 
@@ -88,7 +89,7 @@ def _roomier(plan: Plan, plan_of: Planner) -> Plan:
             other = plan_of(replace(_budgeted(plan.config, budget), context=plan.context.value), plan.draft is not None)
         except (NotEnoughMemory, ContextTooSmall):
             break
-        if (ms := forecast(other)) < forecast(best):
+        if (ms := forecast(other)) < WORTH * forecast(best):
             because = "more guesses are right, and passes over the full cache wait for the link: forecast "
             because += f"{ms:.0f} ms a token instead of {alone:.0f} with {usual:,}"
             best = replace(other, why_budget=because, context=plan.context, why_guesser=plan.why_guesser)
