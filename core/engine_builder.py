@@ -101,8 +101,16 @@ class PairFiles:
             DamagedAssets, UnsupportedModel, NotEnoughMemory.
         """
         entry = self.entry
-        settings = {"overrides": entry.overrides, "bits": bits, "embeds_from_host": plan.embeds_from_host}
-        return load_model(entry.target, dims, plan.dtype.value, device, backend, **settings)
+        return load_model(
+            entry.target,
+            dims,
+            plan.dtype.value,
+            device,
+            backend,
+            overrides=entry.overrides,
+            bits=bits,
+            embeds_from_host=plan.embeds_from_host,
+        )
 
     def without_draft(self, because: str) -> "PairFiles":
         """The target alone."""
