@@ -31,8 +31,9 @@ class LevelStats:
     def after(self, num_guesses: int, num_accepted: int) -> "LevelStats":
         """With one more verdict: the accepted prefix and, if anything was rejected, the one test that failed."""
         tested = min(num_accepted + 1, num_guesses)
-        at = [tuple(int(place < upto) for place in range(num_guesses)) for upto in (tested, num_accepted)]
-        whole: LevelStats = _sum(self, LevelStats(1, num_guesses, tested, num_accepted, *at, {num_accepted + 1: 1}))
+        tests, passed = (tuple(int(at < upto) for at in range(num_guesses)) for upto in (tested, num_accepted))
+        one = LevelStats(1, num_guesses, tested, num_accepted, tests, passed, {num_accepted + 1: 1})
+        whole: LevelStats = _sum(self, one)
         return replace(whole, committed_per_round=dict(sorted(whole.committed_per_round.items())))
 
 

@@ -68,15 +68,6 @@ def test_a_forecast_is_near_the_pass_that_was_measured(row: dict[str, Any]) -> N
         assert found.plain_ms_per_token == pytest.approx(ms) and found.context == row["tokens"]
 
 
-def test_a_forecast_is_of_the_text_and_not_of_the_planned_context() -> None:
-    row = next(row for row in GOLDENS["passes"] if row["kv_bits"] == 16)
-    dims, plan = golden_size(row["model"]).dims, golden_plan(row)
-    short, long = (predict(plan, plan.nominal, PUBLISHED, tokens) for tokens in (2_000, 24_000))
-    numbers = 22_000 * 2 * dims.num_kv_heads * dims.head_dim * dims.num_layers
-    each = 2 / plan.nominal.memory.value + ON_PROCESSOR.number + ON_PROCESSOR.attended * 6
-    assert long.plain_ms_per_token - short.plain_ms_per_token == pytest.approx(1e3 * numbers * each, rel=1e-6)
-
-
 def test_a_pass_reads_no_embeddings_beside_the_output_layer() -> None:
     def share(size: ModelSize) -> float:
         dims: ModelDims = size.dims

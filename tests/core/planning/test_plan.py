@@ -14,7 +14,7 @@ from core.errors import CoreError, InvalidSetting, NotEnoughMemory, NotPossibleH
 from core.models.hub.catalog import find
 from core.models.loader import ModelDims, read_dims
 from core.models.param_count import ModelSize, size_in
-from core.planning import plan as planning
+from core.planning import fit
 from core.planning.choices import Choice, Composition
 from core.planning.composition import compose, tiers_of
 from core.planning.devices import Rig, described_gpu, make_rig
@@ -73,20 +73,18 @@ def test_counted_weights_are_as_large_as_their_files() -> None:
 
 @pytest.mark.parametrize("model", [LLAMA, "qwen3-0.6b", "harbour"])
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_the_layers_that_fit_are_those_of_trying_each(model: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(model, HUGE, 1024, context=64, layerwise=False, device=device)
-    cache = plan.sizes
+def test_the_layers_that_fit_are_those_of_trying_each(model: str, device: str) -> None:
+    cache = planned(model, HUGE, 1024, context=64, layerwise=False, device=device).sizes
     for context in (64, 200, 1000, 8192, 40_000, 131_072):
         low, high = sorted(cache.device_bytes(context, layers) for layers in (cache.layers, 0))
         step, blocks = (high - low) // 23 + 1, cache.host_bytes(context, 0)
         for room in range(max(0, low - 2 * step), high + 2 * step, step):
             for most, host in ((most, host) for most in (cache.layers - 1, 1, 0) for host in (blocks, blocks // 2)):
-                monkeypatch.setattr(type(plan), "host_room", host)
                 tried = (n for n in range(most, -1, -1) if cache.device_bytes(context, n) <= room)
                 here = next(tried, None)
                 beside = sum(row.size_bytes for row in cache.host_rows(context, most)) - cache.host_bytes(context, most)
                 fits = here is not None and cache.host_bytes(context, here) + beside <= host
-                assert plan.layers_within(room, context, most) == (here if fits else None)
+                assert cache.layers_within(context, most, room, host) == (here if fits else None)
 
 
 def test_a_full_device_holds_all_layers_that_fit_and_may_be_left_fewer() -> None:
@@ -310,7 +308,7 @@ def test_what_cannot_be_is_refused_with_the_smallest_change_that_helps(
 
 def test_gpus_share_no_model_under_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     here = replace(HOST, gpus=(Gpu("A", 80 * GIB, 79 * GIB),) * 2)
-    monkeypatch.setattr(planning, "ON_WINDOWS", True)
+    monkeypatch.setattr(fit, "ON_WINDOWS", True)
     with pytest.raises(NotPossibleHere, match="GPUs cannot share a model under Windows") as refused:
         planned(QWEN, here, context=8192, num_gpus=2)
     assert refused.value.hint == "Start it in WSL2, or leave out --gpus."
