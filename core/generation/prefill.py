@@ -30,11 +30,13 @@ class Prefill:
 
     def __init__(self, levels: Levels, layers: DecoderLayers | None, pace: ReadingPace) -> None:
         self._levels, self._full, self._layers, self._pace = levels, levels.full, layers, pace
-        plan = levels.placement.plan
-        self._chunk = plan.prefill_chunk  # tokens of a pass
-        # Tokens that go through a layer before the next one begins; at most one chunk: chunk by chunk
-        self._block = plan.prefill_block.value if layers else 0
+        self._chunk = levels.placement.plan.prefill_chunk  # tokens of a pass
         self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count
+
+    @property
+    def _block(self) -> int:
+        """Tokens that go through a layer before the next one begins; at most one chunk: chunk by chunk."""
+        return self._levels.placement.plan.prefill_block.value
 
     @property
     def held_tokens(self) -> list[int]:
@@ -114,8 +116,7 @@ class Prefill:
                 room = None  # retry outside this block, where the error's references are gone
             give_back(self._full.shape.device)
             half = self._block // 2 // self._chunk * self._chunk
-            self._block = half if half > self._chunk else 0
-            self._levels.placement.block_shrunk(self._block)
+            self._levels.placement.block_shrunk(half if half > self._chunk else 0)
 
     def _read_block(self, context: Context, block: range, room: ResidentLayer | None) -> Generator[Step]:
         assert self._layers is not None
