@@ -37,55 +37,46 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 if TYPE_CHECKING:
-    from core.caches.policies import TopChunks, register_policy
-    from core.config import (
-        DraftConfig,
-        EngineConfig,
-        GenerationConfig,
-        RetrievalConfig,
-        SamplingParams,
-        SpeculationConfig,
-    )
-    from core.engine import Engine
-    from core.errors import CoreError
-    from core.generation.events import Event, Finished, PrefillProgress, RoundDone
-    from core.generation.session import Conversation
-    from core.triforce import TriForce
+    from core.caches.policies import TopChunks as TopChunks
+    from core.caches.policies import register_policy as register_policy
+    from core.config import DraftConfig as DraftConfig
+    from core.config import EngineConfig as EngineConfig
+    from core.config import GenerationConfig as GenerationConfig
+    from core.config import RetrievalConfig as RetrievalConfig
+    from core.config import SamplingParams as SamplingParams
+    from core.config import SpeculationConfig as SpeculationConfig
+    from core.engine import Engine as Engine
+    from core.errors import CoreError as CoreError
+    from core.generation.events import Event as Event
+    from core.generation.events import Finished as Finished
+    from core.generation.events import PrefillProgress as PrefillProgress
+    from core.generation.events import RoundDone as RoundDone
+    from core.generation.session import Conversation as Conversation
+    from core.triforce import TriForce as TriForce
 
-__all__ = [
-    "Conversation",
-    "CoreError",
-    "DraftConfig",
-    "Engine",
-    "EngineConfig",
-    "Event",
-    "Finished",
-    "GenerationConfig",
-    "PrefillProgress",
-    "RetrievalConfig",
-    "RoundDone",
-    "SamplingParams",
-    "SpeculationConfig",
-    "TopChunks",
-    "TriForce",
-    "register_policy",
-]
-MODULES = {  # where each is, if not in `core.config`
+MODULES = {  # the public names, and where each is
     "Conversation": "generation.session",
     "CoreError": "errors",
+    "DraftConfig": "config",
     "Engine": "engine",
+    "EngineConfig": "config",
     "Event": "generation.events",
     "Finished": "generation.events",
+    "GenerationConfig": "config",
     "PrefillProgress": "generation.events",
+    "RetrievalConfig": "config",
     "RoundDone": "generation.events",
+    "SamplingParams": "config",
+    "SpeculationConfig": "config",
     "TopChunks": "caches.policies",
     "TriForce": "triforce",
     "register_policy": "caches.policies",
 }
+__all__ = list(MODULES)
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `import core` alone loads no torch."""
-    if name not in __all__:
+    if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"core.{MODULES.get(name, 'config')}"), name)
+    return getattr(import_module(f"core.{MODULES[name]}"), name)

@@ -13,6 +13,7 @@ ATTENTIONS: tuple[AttentionWish, ...] = get_args(AttentionWish)
 CHOICES: dict[str, tuple[object, ...]] = {  # of settings of an engine
     "bits": (None, 16, 8, 4),
     "kv-bits": (None, 16, 32),
+    "prefill-bits": (None, 16, 32),
     "self-draft-bits": (None, 16, 4),
     "device": get_args(Device),
     "placement": get_args(PlacementWish),
@@ -165,11 +166,6 @@ class EngineConfig:
         for name, choices in CHOICES.items():
             value, named = getattr(self, name.replace("-", "_")), [str(choice) for choice in choices if choice]
             _require(value in choices, f"--{name} {value} is unknown.", f"Use {', '.join(named[:-1])} or {named[-1]}.")
-        _require(
-            self.prefill_bits in (None, 16, 32),
-            f"Reading in {self.prefill_bits} bits is not possible.",
-            "Use --prefill-bits 16 or 32.",
-        )
         _require(
             self.kv_bits is None or self.num_gpus == 1,
             "The type of keys and values is not chosen where several processes share the model.",

@@ -84,11 +84,11 @@ class Engine:
         for own in ("_levels", "_placement", "_prefill"):
             self.__dict__.pop(own, None)
         give_back(models.target.shape.device)
-        self._levels = Levels(config, plan, models, lambda: self.plan, self._offload, self._graphs)
-        self._placement = Placement(plan, config, self._levels.full, models.ranks, self._tell)
-        self._levels.when_layers_move(self._placement.layers_moved)
-        self._prefill = Prefill(self._levels, plan, self._layers, self.info.pace, self._placement.block_shrunk)
-        self._placement.update()
+        self._placement = Placement(plan, config, models.ranks, self._tell)
+        self._levels = Levels(config, self._placement, models, self._offload, self._graphs)
+        self._levels.may_move_layers()
+        self._prefill = Prefill(self._levels, self._layers, self.info.pace)
+        self._placement.follow(self._levels.full)
 
     def make_room(self, prompt_ids: Sequence[int], room: int) -> None:
         """Lay the caches out for a prompt, as the plan says; a changed layout is empty.

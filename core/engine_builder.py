@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -49,7 +50,10 @@ class PairFiles:
     entry: ModelEntry
     target: ModelDims
     draft: ModelDims | None
-    module: nn.Module | None = None  # the target where it is in memory already
+    # Where transformers has loaded them already:
+    module: nn.Module | None = None
+    draft_module: nn.Module | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
 
     @classmethod
     def find(cls, name: str, draft: str) -> "PairFiles":
@@ -62,8 +66,10 @@ class PairFiles:
         return cls(entry, read_dims(entry.target, entry.overrides), read_dims(entry.draft) if entry.draft else None)
 
     @classmethod
-    def of_modules(cls, model: PreTrainedModel, draft: PreTrainedModel | None) -> "PairFiles":
-        """What is known of models that transformers has loaded; there may be no files.
+    def of_modules(
+        cls, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, draft: PreTrainedModel | None
+    ) -> "PairFiles":
+        """Models that transformers has loaded; there may be no files.
 
         Raises:
             UnsupportedModel: one of them would not run exactly, or the draft does not suit the target.
@@ -79,7 +85,7 @@ class PairFiles:
             raise UnsupportedModel("The draft has more tokens than the model.", hint="Choose another draft, or none.")
         because = "none was given" if draft is None else "given with the model"
         entry = ModelEntry(name=name, target=Path(name), draft=None, description="", draft_because=because)
-        return cls(entry, target, small, cast(nn.Module, model))
+        return cls(entry, target, small, cast(nn.Module, model), cast(nn.Module | None, draft), tokenizer)
 
     @property
     def weight_bytes(self) -> int:
@@ -100,17 +106,11 @@ class PairFiles:
         Raises:
             DamagedAssets, UnsupportedModel, NotEnoughMemory.
         """
-        entry = self.entry
-        return load_model(
-            entry.target,
-            dims,
-            plan.dtype.value,
-            device,
-            backend,
-            overrides=entry.overrides,
-            bits=bits,
-            embeds_from_host=plan.embeds_from_host,
-        )
+        entry, dtype, host = self.entry, plan.dtype.value, plan.embeds_from_host
+        if self.module is not None:
+            return _taken_over(self.module, dims, dtype, device, backend, embeds_from_host=host)
+        load = partial(load_model, entry.target, dims, dtype, device, backend)
+        return load(overrides=entry.overrides, bits=bits, embeds_from_host=host)
 
     def without_draft(self, because: str) -> "PairFiles":
         """The target alone."""
@@ -165,39 +165,6 @@ class LoadedPair(LoadedModels):
             return Graphs(device)
         return self.ranks.graphs
 
-    @classmethod
-    def of_modules(
-        cls,
-        files: PairFiles,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        draft: PreTrainedModel | None,
-        config: EngineConfig,
-        plan: Plan,
-        device: torch.device,
-    ) -> "LoadedPair":
-        """Make modules of transformers compute through our caches.
-
-        Raises:
-            UnsupportedModel: the model computes something else through them.
-            NotEnoughMemory: the device is full.
-        """
-        flush_denormals()
-        register()
-        dtype = plan.dtype.value
-        backend = choose_backend(device, dtype, config.attention)
-        loaded: list[LoadedModel] = []
-        target = replace(files.target, kv_dtype=plan.kv.value)
-        for module, dims in ((draft, files.draft), (model, target)):
-            if module is not None and dims is not None:
-                module.set_attn_implementation(ATTENTION_NAME)
-                host = plan.embeds_from_host and module is model
-                here = cast(nn.Module, module).to(dtype)
-                loaded.append(prepared(here, dims, dtype, device, backend, embeds_from_host=host))
-        model_here, kv = _tried(loaded[-1], files.entry.name, config, plan, backend)
-        small = loaded[0] if draft is not None else None
-        return cls(files=files, tokenizer=tokenizer, target=model_here, draft=small, backend=backend, kv=kv)
-
     def fitted(self, config: EngineConfig, plan: Plan) -> Plan:
         """The plan with keys and values in the type that the weights have shown; with 32 bits a context may be shorter.
 
@@ -227,6 +194,11 @@ def planned_pair(config: EngineConfig, files: PairFiles | None = None) -> tuple[
     unused = machine.unused_gpu
     if unused is not None and unused.known_from == "torch" and config.device == "auto":  # else launch.py reports it
         log.warning("%s %s", unused.because, unused.hint)
+    return loaded_pair(files, config, plan)
+
+
+def loaded_pair(files: PairFiles, config: EngineConfig, plan: Plan) -> tuple[LoadedPair, Plan]:
+    """Load what was planned. Raises what `LoadedPair.load` raises."""
     device = resolve_device(plan.device.value)
     cap_memory(device, config.gpu_memory_gib)
     loaded = LoadedPair.load(files, config, plan, device)
@@ -260,6 +232,26 @@ def _recorded(config: EngineConfig, device: torch.device, *models: ModelDims | N
     return config.graphs and device.type == "cuda" and all(dims is None or dims.plain for dims in models)
 
 
+def _taken_over(
+    module: nn.Module,
+    dims: ModelDims,
+    dtype: torch.dtype,
+    device: torch.device,
+    backend: Backend,
+    *,
+    embeds_from_host: bool = False,
+) -> LoadedModel:
+    """A model of transformers that computes through our caches from now on.
+
+    Raises:
+        UnsupportedModel: it would compute something else.
+        NotEnoughMemory: the device is full.
+    """
+    register()
+    cast(PreTrainedModel, module).set_attn_implementation(ATTENTION_NAME)
+    return prepared(module.to(dtype), dims, dtype, device, backend, embeds_from_host=embeds_from_host)
+
+
 def _dims_in_memory(model: PreTrainedModel) -> ModelDims:
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     dims = dims_of(model.config, type(model).__name__, weight_bytes=size)
@@ -269,8 +261,7 @@ def _dims_in_memory(model: PreTrainedModel) -> ModelDims:
 def _load_draft(
     files: PairFiles, device: torch.device, dtype: torch.dtype, backend: Backend
 ) -> tuple[PreTrainedTokenizerBase, LoadedModel | None]:
-    entry = files.entry
-    tokenizer = load_tokenizer(entry.target)
-    if not entry.draft or not files.draft:
-        return tokenizer, None
-    return tokenizer, load_model(entry.draft, files.draft, dtype, device, backend)
+    dims, path, tokenizer = files.draft, files.entry.draft, files.tokenizer or load_tokenizer(files.entry.target)
+    if dims is not None and files.draft_module is not None:
+        return tokenizer, _taken_over(files.draft_module, dims, dtype, device, backend)
+    return tokenizer, load_model(path, dims, dtype, device, backend) if path and dims else None

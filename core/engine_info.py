@@ -67,11 +67,8 @@ class EngineInfo:
 
     @property
     def usual_method(self) -> str:
-        """The method of answers that name none: the plan's composition, if its models are loaded."""
-        if self.elsewhere:
-            return REMOTE
-        planned = self.plan.composition.value.method if self.plan.composition else ""
-        return default_method(has_draft=self.has_draft, planned=planned)
+        """The method of answers that name none."""
+        return REMOTE if self.elsewhere else default_method(has_draft=self.has_draft)
 
     @property
     def exact_for(self) -> str:

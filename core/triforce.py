@@ -18,13 +18,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
-from core.engine_builder import LoadedPair, PairFiles
+from core.engine_builder import PairFiles, loaded_pair
 from core.errors import InvalidSetting
 from core.generation.events import Event, Finished
 from core.generation.session import Conversation
 from core.kv_store.engine_store import BookStore
 from core.kv_store.folder import BookFolder
-from core.planning.hardware import cap_memory, resolve_device, this_machine
+from core.planning.hardware import this_machine
 from core.planning.plan import make_plan
 
 SAMPLING = ("temperature", "top_p", "top_k")  # settings that belong to an answer's `sampling`
@@ -71,12 +71,9 @@ class TriForce:
         """
         if wrong := [name for name in NOT_OF_MODULES if name in settings]:
             raise InvalidSetting(f"{wrong[0]} is for models that are loaded from files.", hint="Leave it out.")
-        config, files, machine = EngineConfig(**settings), PairFiles.of_modules(model, draft), this_machine()
-        plan = make_plan(files.size(), files.draft, config, machine)
-        device = resolve_device(plan.device.value)
-        cap_memory(device, config.gpu_memory_gib)
-        pair = LoadedPair.of_modules(files, model, tokenizer, draft, config, plan, device)
-        return cls(Engine.of(pair, config, pair.fitted(config, plan)))
+        config, files = EngineConfig(**settings), PairFiles.of_modules(model, tokenizer, draft)
+        pair, plan = loaded_pair(files, config, make_plan(files.size(), files.draft, config, this_machine()))
+        return cls(Engine.of(pair, config, plan))
 
     @property
     def has_draft(self) -> bool:

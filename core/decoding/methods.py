@@ -282,8 +282,8 @@ class Decoder:
     @property
     def level_stats(self) -> tuple[LevelStats | None, LevelStats | None]:
         """Level 1 and level 2 so far; methods with one model above the proposer have level 2 only."""
-        stats = [level.counter.snapshot() for level in self.levels]
-        return (stats[0] if len(stats) == 2 else None, stats[-1] if stats else None)
+        lower = self.levels[0].stats if len(self.levels) == 2 else None
+        return lower, self.levels[-1].stats if self.levels else None
 
 
 def models_of(name: str, parts: Parts) -> list[CachedModel]:

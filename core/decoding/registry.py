@@ -146,8 +146,6 @@ def methods_for(*, has_draft: bool) -> tuple[str, ...]:
     return tuple(sorted(usable, key=lambda name: name != default_method(has_draft=has_draft)))
 
 
-def default_method(*, has_draft: bool, planned: str = "") -> str:
-    """The method used where none was chosen: the planned one if its models are there, else the fastest."""
-    if planned in METHODS and (has_draft or not METHODS[planned].needs_draft):
-        return planned
+def default_method(*, has_draft: bool) -> str:
+    """The method used where none was chosen: the fastest."""
     return FASTEST if has_draft else "lookup"

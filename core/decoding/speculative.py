@@ -18,7 +18,7 @@ from core.decoding.adaptive import RecentAcceptance
 from core.decoding.ngram_lookup import Lookup
 from core.decoding.origin import Origin
 from core.decoding.sampling import Filters, TokenSampler, as_tensor, to_probs, to_probs_by_tensor
-from core.decoding.stats import LevelCounter
+from core.decoding.stats import LevelStats
 from core.decoding.verify import Guess, Verdict, certain, no_guess, verify
 from core.models.cached_model import CachedModel
 
@@ -198,7 +198,7 @@ class Speculative:
         prior: float = 0.5,
     ) -> None:
         self._proposer, self._verifier, self.gamma, self._rule, self._lookup = proposer, verifier, gamma, rule, lookup
-        self.counter = LevelCounter()  # counts all guesses
+        self.stats = LevelStats()  # of all guesses
         self.recent = RecentAcceptance(prior)  # of the proposer's guesses, without lookups
         self.proposed = False  # whether the last round used the proposer
         self.seconds_per_guess = 0.0  # recent mean of the proposer; 0 before the first guess
@@ -220,7 +220,7 @@ class Speculative:
         tokens = guess.tokens if guess else ()
         p = yield Pass(self._verifier, context.extended(tokens), len(tokens) + 1)
         verdict = self._rule(guess or no_guess(p), p, sampler, self._verifier.name)
-        self.counter.add(len(tokens), verdict.num_accepted)
+        self.stats = self.stats.after(len(tokens), verdict.num_accepted)
         if self.proposed:
             self.recent.add(min(verdict.num_accepted + 1, len(tokens)), verdict.num_accepted)
         if self._lookup:

@@ -1,4 +1,4 @@
-"""Counts of decoding: levels add to a `LevelCounter`, all other code reads frozen snapshots."""
+"""Counts of decoding, as frozen values: those of a level grow round by round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -28,40 +28,13 @@ class LevelStats:
         """Mean number of guesses a round."""
         return self.guessed / self.rounds if self.rounds else None
 
-
-class LevelCounter:
-    """Collects one level's verdicts."""
-
-    def __init__(self) -> None:
-        self._rounds = self._guessed = self._tested = self._accepted = 0
-        self._tested_at: list[int] = []
-        self._accepted_at: list[int] = []
-        self._committed: dict[int, int] = {}
-
-    def add(self, num_guesses: int, num_accepted: int) -> None:
-        """Record one verdict: the accepted prefix and, if anything was rejected, the one test that failed."""
+    def after(self, num_guesses: int, num_accepted: int) -> "LevelStats":
+        """With one more verdict: the accepted prefix and, if anything was rejected, the one test that failed."""
         tested = min(num_accepted + 1, num_guesses)
-        self._rounds += 1
-        self._guessed += num_guesses
-        self._tested += tested
-        self._accepted += num_accepted
-        for counts, upto in ((self._tested_at, tested), (self._accepted_at, num_accepted)):
-            counts.extend([0] * (num_guesses - len(counts)))
-            for position in range(upto):
-                counts[position] += 1
-        self._committed[num_accepted + 1] = self._committed.get(num_accepted + 1, 0) + 1
-
-    def snapshot(self) -> LevelStats:
-        """The present counts."""
-        return LevelStats(
-            self._rounds,
-            self._guessed,
-            self._tested,
-            self._accepted,
-            tuple(self._tested_at),
-            tuple(self._accepted_at),
-            dict(sorted(self._committed.items())),
-        )
+        tests, passed = (tuple(int(at < upto) for at in range(num_guesses)) for upto in (tested, num_accepted))
+        one = LevelStats(1, num_guesses, tested, num_accepted, tests, passed, {num_accepted + 1: 1})
+        whole: LevelStats = _sum(self, one)
+        return replace(whole, committed_per_round=dict(sorted(whole.committed_per_round.items())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

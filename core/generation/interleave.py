@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack
 
 from core.caches.full import FullCache
 from core.caches.full_parts import Suffix
@@ -21,8 +20,7 @@ class Lane:
         self.answer, self._full = answer, full
         self._base = full.length  # tokens that all lanes share
         self._meters = [PassMeter(model.device) for model in answer.decoder.models]
-        self._suffix: Suffix | None = None
-        self._held: Aside | None = None
+        self._aside: tuple[Aside, Suffix] | None = None
         self._inside = False
 
     def slice(self, cancel: threading.Event | None, seconds: float | None) -> Iterator[RoundDone]:
@@ -39,7 +37,7 @@ class Lane:
             if self.answer.seconds >= until:
                 break
         if self.answer.stop_reason is None:
-            self.leave()
+            self._leave()
         else:
             self.end()
 
@@ -47,35 +45,30 @@ class Lane:
         decoder = self.answer.decoder
         for model, meter in zip(decoder.models, self._meters, strict=True):
             model.meter = meter
-        retry = self.answer.oom_fallback.retry
-        if (suffix := self._suffix) is not None:
-            retry(lambda: self._full.attach(suffix), lambda: self._full.truncate(self._base))
-            self._suffix = None
-        if (held := self._held) is not None:
-            retry(lambda: decoder.put_back(held, self._base), lambda: None)
-            self._held = None
-        else:
+        aside, self._aside, self._inside = self._aside, None, True
+        if aside is None:
             self.answer.begin(cancel)
-        self._inside = True
+            return
+        (held, suffix), retry = aside, self.answer.oom_fallback.retry
+        retry(lambda: self._full.attach(suffix), lambda: self._full.truncate(self._base))
+        retry(lambda: decoder.put_back(held, self._base), lambda: None)
 
-    def leave(self) -> None:
-        """Set aside this lane's rows of the full cache and the contents of its smaller caches."""
+    def _leave(self) -> None:
+        """Set aside the contents of this lane's smaller caches and its rows of the full cache."""
         retry = self.answer.oom_fallback.retry
-        self._held = retry(self.answer.decoder.set_aside, lambda: None)
-        self._suffix = retry(lambda: self._full.detach(self._base), lambda: None)
+        held = retry(self.answer.decoder.set_aside, lambda: None)
+        self._aside = held, retry(lambda: self._full.detach(self._base), lambda: None)
         self._inside = False
 
     def end(self) -> None:
         """Free everything of the lane. Ending twice is harmless."""
         if self._inside:
-            self._inside = False
             self._full.truncate(self._base)
-        if self._held is not None:
-            self.answer.decoder.drop(self._held)
-            self._held = None
-        if self._suffix is not None:
-            self._full.forget(self._suffix)
-            self._suffix = None
+        if self._aside is not None:
+            held, suffix = self._aside
+            self.answer.decoder.drop(held)
+            self._full.forget(suffix)
+        self._inside, self._aside = False, None
 
 
 def raced(
@@ -91,9 +84,7 @@ def raced(
             answer.stop_reason = "cancelled"
     lanes = [Lane(answer, full) for answer in answers]
     running = dict(enumerate(lanes))
-    with ExitStack() as ending:  # all lanes end, even if one of them fails to
-        for lane in lanes:
-            ending.callback(lane.end)
+    try:
         while running:
             for number, lane in list(running.items()):
                 if lane.answer.stop_reason is None:
@@ -102,3 +93,6 @@ def raced(
                 if lane.answer.stop_reason is not None:
                     del running[number]
                     yield LaneEvent(number, lane.answer.finished())
+    finally:
+        for lane in lanes:
+            lane.end()

@@ -1,7 +1,7 @@
 """The target and the draft, each with its caches: the parts of decoders."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,7 @@ from core.decoding.pass_costs import costs_folder
 from core.decoding.registry import default_method
 from core.errors import NotEnoughMemory, NotPossibleHere
 from core.generation.loaded import LoadedModels
+from core.generation.placement import Placement
 from core.generation.text import ChatText
 from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
@@ -48,7 +49,7 @@ class Levels:
     """All models and caches of one conversation.
 
     Args:
-        plan: as it was made; `plan_now` returns the present one.
+        placement: has the present plan.
         offload: replaces the plan's placement. graphs: record passes.
         full: an existing full cache.
     """
@@ -56,15 +57,14 @@ class Levels:
     def __init__(
         self,
         config: EngineConfig,
-        plan: Plan,
+        placement: Placement,
         models: LoadedModels,
-        plan_now: Callable[[], Plan],
         offload: Offload | None = None,
         graphs: Graphs | None = None,
         full: FullCache | None = None,
     ) -> None:
-        self._config, self._models, self._plan_now, self._graphs = config, models, plan_now, graphs
-        self.full = full or self._full_cache(plan, offload or plan.offload)
+        self._config, self._models, self.placement, self._graphs = config, models, placement, graphs
+        self.full = full or self._full_cache(placement.plan, offload or placement.plan.offload)
         self.chunks = config.retrieval  # the retrieval cache's present settings
         self._chooser = selection_policy(self.full, self.chunks)
         block_rows = self._block_rows(self.full.capacity)
@@ -99,12 +99,12 @@ class Levels:
         target = self._models.target
         return Sizes(target.dims, self._config, target.shape.dtype).block_rows(context)
 
-    def when_layers_move(self, moved: Callable[[], None]) -> None:
-        """Call `moved` when the device runs out of memory and a layer of the full cache has moved to the host.
+    def may_move_layers(self) -> None:
+        """From now on passes run: where the device runs out of memory, layers of the full cache move to the host.
 
-        From now on passes run. One that fails has ended the other processes that hold the rest of each layer.
+        A pass that fails has ended the other processes that hold the rest of each layer.
         """
-        self.oom_fallback.moved, self.oom_fallback.may_move = moved, self._models.ranks is None
+        self.oom_fallback.moved, self.oom_fallback.may_move = self.placement.layers_moved, self._models.ranks is None
 
     def _parts(self) -> Parts:
         models = self._models
@@ -119,7 +119,7 @@ class Levels:
             costs_about=self._costs_about,
             costs_folder=costs_folder(),
             count_votes=self._count_votes,
-            most_guesses=lambda: self._plan_now().most_guesses,
+            most_guesses=lambda: self.placement.plan.most_guesses,
         )
 
     def _count_votes(self, wanted: bool) -> None:
@@ -165,7 +165,7 @@ class Levels:
         from core.caches.branch import BranchCache
 
         full = BranchCache(self.full, shared, min(most, self.full.capacity - shared))
-        return Levels(self._config, self._plan_now(), self._models, self._plan_now, full=full)
+        return Levels(self._config, self.placement, self._models, full=full)
 
     # -------------------- what the caches hold
 
@@ -188,7 +188,7 @@ class Levels:
                 "The retrieval budget cannot be changed while several processes share the model.",
                 hint=f"Leave it at {self.chunks.budget:,} tokens.",
             )
-        plan = self._plan_now()
+        plan = self.placement.plan
         free = max(plan.usable_bytes - plan.total_bytes, 0)
         if (wanted.budget - loaded.budget) * per_token > free:
             raise NotEnoughMemory(
@@ -239,8 +239,7 @@ class Levels:
             from core.generation.json_grammar import grammar_of
 
             grammar = grammar_of(text, schema, prompt_ids, parts.vocab, written)
-        planned = self._plan_now().composition
-        usual = default_method(has_draft=parts.draft is not None, planned=planned.value.method if planned else "")
+        usual = default_method(has_draft=parts.draft is not None)
         return Decoder(config.method or usual, parts, config.sampling, config.speculation, grammar)
 
     def lane_decoders(
@@ -280,7 +279,7 @@ class Levels:
 
     def _costs_about(self) -> str:
         """What the costs of passes depend on, besides their rows and the context's length."""
-        models, plan, device = self._models, self._plan_now(), self.full.shape.device
+        models, plan, device = self._models, self.placement.plan, self.full.shape.device
         kernel = models.backend.kernel
         on = (
             torch.cuda.get_device_properties(device).name

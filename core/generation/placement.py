@@ -29,13 +29,18 @@ class Placement:
         changed: called when any of these changes.
     """
 
-    def __init__(
-        self, plan: Plan, config: EngineConfig, full: FullCache, ranks: "RankPool | None", changed: Callable[[], None]
-    ) -> None:
-        self.plan, self._config, self._full, self._ranks, self._changed = plan, config, full, ranks, changed
+    _full: FullCache  # from `follow` on
+
+    def __init__(self, plan: Plan, config: EngineConfig, ranks: "RankPool | None", changed: Callable[[], None]) -> None:
+        self.plan, self._config, self._ranks, self._changed = plan, config, ranks, changed
         self.host_memory: Choice[str] | None = None  # None: no layer is there yet
         self.link: Choice[float] | None = None  # bytes per second of a plain copy from host memory; None: not measured
         self._cpu_attention: Choice[float | None] | None = None
+
+    def follow(self, full: FullCache) -> None:
+        """Begin with a cache that was allocated."""
+        self._full = full
+        self.update()
 
     def layers_moved(self) -> None:
         """The device ran out of memory, and fewer layers are resident."""

@@ -5,7 +5,7 @@ once a block. Both write the same rows, landmarks and queries.
 """
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -18,7 +18,6 @@ from core.generation.events import PrefillProgress
 from core.generation.levels import Levels
 from core.generation.reading_pace import ReadingClock, ReadingPace, Step, Work, work_of
 from core.models.layerwise import DecoderLayers
-from core.planning.plan import Plan
 
 
 class Prefill:
@@ -27,22 +26,17 @@ class Prefill:
     Args:
         layers: of the target, if they can be called one by one; None: chunk by chunk only.
         pace: what readings have cost.
-        shrunk: called with the new size of a block after the device ran out of memory.
     """
 
-    def __init__(
-        self,
-        levels: Levels,
-        plan: Plan,
-        layers: DecoderLayers | None,
-        pace: ReadingPace,
-        shrunk: Callable[[int], None],
-    ) -> None:
-        self._levels, self._full, self._layers, self._pace, self._shrunk = levels, levels.full, layers, pace, shrunk
-        self._chunk = plan.prefill_chunk  # tokens of a pass
-        # Tokens that go through a layer before the next one begins; at most one chunk: chunk by chunk
-        self._block = plan.prefill_block.value if layers else 0
+    def __init__(self, levels: Levels, layers: DecoderLayers | None, pace: ReadingPace) -> None:
+        self._levels, self._full, self._layers, self._pace = levels, levels.full, layers, pace
+        self._chunk = levels.placement.plan.prefill_chunk  # tokens of a pass
         self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count
+
+    @property
+    def _block(self) -> int:
+        """Tokens that go through a layer before the next one begins; at most one chunk: chunk by chunk."""
+        return self._levels.placement.plan.prefill_block.value
 
     @property
     def held_tokens(self) -> list[int]:
@@ -122,8 +116,7 @@ class Prefill:
                 room = None  # retry outside this block, where the error's references are gone
             give_back(self._full.shape.device)
             half = self._block // 2 // self._chunk * self._chunk
-            self._block = half if half > self._chunk else 0
-            self._shrunk(self._block)
+            self._levels.placement.block_shrunk(half if half > self._chunk else 0)
 
     def _read_block(self, context: Context, block: range, room: ResidentLayer | None) -> Generator[Step]:
         assert self._layers is not None

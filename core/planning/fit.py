@@ -1,257 +1,142 @@
-"""What fits at each context: as many of the first layers of the full cache as possible beside the weights.
+"""What fits of a plan, in words: its context and where layers lie, with reasons; and refusals, with what would help."""
 
-The other layers wait in host memory. On a processor both are the same RAM, which only `--gpu-memory` divides.
-"""
-
-from bisect import bisect_right
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
-import torch
-
-from core.config import EngineConfig
-from core.models.loader import ModelDims
-from core.models.param_count import ModelSize
+from core.errors import ContextBeyondModel, InvalidSetting, NotEnoughMemory, NotPossibleHere
+from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
-from core.ops.graphs import graph_bytes
-from core.planning.choices import Choice, prefill_chunk
-from core.planning.devices import NOMINAL_PROCESSOR, Bandwidths, Rig, kind_of
-from core.planning.hardware import Gpu
-from core.planning.sizes import (
-    DRAFT_WEIGHTS,
-    DRAFTING_WEIGHTS,
-    GIB,
-    GRAPHS,
-    PREFILL,
-    RETRIEVAL,
-    RUNTIME,
-    RUNTIME_BYTES,
-    STATES,
-    STREAMING,
-    TARGET_WEIGHTS,
-    WIDENED,
-    PlanRow,
-    Sizes,
-    pinned_bytes,
-    taken,
-    total,
-    usable_bytes,
-)
+from core.models.self_draft import LEAVE_OUT
+from core.planning.choices import Choice
+from core.planning.sizes import GIB, STEP, gib, largest_context, total
+
+if TYPE_CHECKING:
+    from core.planning.plan import Plan
 
 MOST_CONTEXT = 131_072
-STEP = 64  # tokens: contexts limited by memory are multiples of it
-# Reading layer by layer in n blocks brings a text (n - 1) / 2 times over the link; chunk by chunk the same holds with n
-# chunks. A block has at least an eighth of the context's tokens; free memory may make it longer.
-MOST_PREFILL_BLOCKS = 8
-MOST_HIDDEN_BYTES = 528 << 20  # hidden states of a block: of Llama2-7B's, 64K tokens in whole chunks
+ON_WINDOWS = sys.platform == "win32"
+Placement = Literal["resident", "split", "offloaded"]
+UNPLACED: Choice[Placement] = Choice("resident", "")
 
 
-class Fit(NamedTuple):
-    """What fits at a context."""
-
-    layers: int  # resident ones
-    block: int = 0  # tokens that are read layer by layer; 0: chunk by chunk
-
-
-def largest_context(possible: int, fits: Callable[[int], bool]) -> int:
-    """The largest context that fits: `possible`, or a multiple of STEP below it. A smaller one never needs more."""
-    if fits(possible):
-        return possible
-    steps = range(1, possible // STEP + 1)
-    return STEP * bisect_right(steps, False, key=lambda step: not fits(STEP * step))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Basis:
-    """The inputs of a plan (model, settings, machine), and what fits at each context.
-
-    All sizes are those of one rank: where several share the target, of the first, which alone has the draft.
-    """
-
-    size: ModelSize  # of the whole target
-    draft: ModelDims | None
-    config: EngineConfig
-    rig: Rig
-    device: Choice[str]
-    dtype: Choice[torch.dtype]
-    kv: Choice[torch.dtype | None]  # what the target's keys and values are kept in
-    bits: Choice[int]  # of the target's weights; 8 and 4 are quantised
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether a GPU computes."""
-        return self.device.value == "cuda"
-
-    @property
-    def ranks(self) -> int:
-        """Processes that share the target by heads: one for each GPU."""
-        return self.config.num_gpus
-
-    @property
-    def model(self) -> ModelDims:
-        """The whole target."""
-        return self.size.dims
-
-    @cached_property
-    def share(self) -> ModelSize:
-        """What a rank holds: its heads, its part of the layers' linear weights, and all other weights."""
-        size, dims, ranks = self.size, self.size.dims, self.ranks
-        if ranks == 1:
-            return size
-        layers = -(-size.layer_parameters // ranks)
-        dims = replace(dims, num_heads=dims.num_heads // ranks, num_kv_heads=dims.num_kv_heads // ranks)
-        dims = replace(dims, weight_bytes=dims.disk_dtype.itemsize * (layers + size.other_parameters))
-        return replace(size, dims=dims, layer_parameters=layers)
-
-    @cached_property
-    def target(self) -> ModelDims:
-        """The target, or a rank's share of it, with the type of its keys and values."""
-        return replace(self.share.dims, kv_dtype=self.kv.value)
-
-    @property
-    def gpu(self) -> Gpu | None:
-        """The GPU that computes; of several the fullest."""
-        return min(self.rig.machine.gpus, key=lambda gpu: gpu.free_bytes, default=None) if self.on_gpu else None
-
-    @property
-    def free_ram_bytes(self) -> int:
-        """A rank's part of free host memory."""
-        return self.rig.machine.free_ram_bytes // self.ranks
-
-    @property
-    def available_bytes(self) -> int:
-        """Free bytes of the device, or what it may hold of them."""
-        there = self.gpu.free_bytes if self.gpu else self.free_ram_bytes
-        limit = self.config.gpu_memory_gib
-        return there if limit is None else min(there, int(limit * GIB))
-
-    @property
-    def usable_bytes(self) -> int:
-        """Bytes of the device that a plan may use; the rest is for memory that no plan counts."""
-        return usable_bytes(self.device.value, self.available_bytes)
-
-    @property
-    def nominal(self) -> Bandwidths:
-        """Rates for forecasts where nothing is measured."""
-        if self.gpu is None:
-            return NOMINAL_PROCESSOR
-        return (self.rig.kind or kind_of(self.gpu.name)).bandwidths(self.ranks)
-
-    @property
-    def packs(self) -> bool:
-        """Whether the compiled kernel computes with the weights, in the bits of their file."""
-        return not self.on_gpu and self.rig.machine.compiles and self.config.attention != "torch"
-
-    @property
-    def never_layerwise(self) -> str:
-        """Why no prompt is read layer by layer; "": they may be."""
-        if not self.config.layerwise:
-            return "chunk by chunk was asked for"
-        if self.ranks > 1:
-            return "chunk by chunk, as several processes share each layer"
-        return "" if self.target.layerwise else "chunk by chunk, as the layers of this family are not called one by one"
-
-    @property
-    def embedding_bytes(self) -> int:
-        """Embeddings that a GPU reads from host memory where layers wait there, too: a pass needs a few of their rows.
-
-        Not those that are the output layer's weights, and not where several processes hold them.
-        """
-        apart = self.on_gpu and self.ranks == 1 and not self.model.tied
-        return self.size.output_parameters * self.dtype.value.itemsize if apart else 0
-
-    def chunk(self, *, offloaded: bool) -> int:
-        """Tokens to read in one pass."""
-        cores = self.rig.machine.num_cores
-        return prefill_chunk(self.target, self.config, self.device.value, offloaded=offloaded, num_cores=cores)
-
-    def rows_beside(self, *, offloaded: bool) -> tuple[PlanRow, ...]:
-        """What the device holds beside the full cache, at every context.
-
-        Args:
-            offloaded: whether any layer of the full cache is offloaded.
-        """
-        target, share, config = self.sizes, self.share, self.config
-        draft = Sizes(self.draft, config, self.dtype.value, self.device.value, self.packs) if self.draft else None
-        graphs = graph_bytes(self.target.num_layers) if self.on_gpu and config.graphs else 0
-        copied, weights = config.self_draft_bits == DRAFTING_BITS, target.quantised(share, self.bits.value)
-        return taken(
-            PlanRow(RUNTIME, 0 if self.on_gpu else RUNTIME_BYTES),
-            PlanRow(TARGET_WEIGHTS, weights - self.embedding_bytes if offloaded else weights),
-            PlanRow(RETRIEVAL, target.retrieval),
-            PlanRow(PREFILL, target.prefill(self.chunk(offloaded=offloaded), offloaded=offloaded)),
-            PlanRow(STATES, target.states),
-            PlanRow(DRAFT_WEIGHTS, draft.weights if draft else 0),
-            PlanRow(STREAMING, draft.streaming if draft else 0),
-            PlanRow(GRAPHS, graphs),
-            PlanRow(WIDENED, target.widened(self.bits.value)),
-            PlanRow(DRAFTING_WEIGHTS, target.copied(share) if copied else 0),
+def check_ranks(plan: "Plan") -> None:
+    """Raises InvalidSetting, NotPossibleHere where several ranks cannot share the target."""
+    if plan.ranks == 1:
+        return
+    if plan.model.num_kv_heads % plan.ranks:
+        raise InvalidSetting(
+            f"{plan.model.num_kv_heads} heads of keys and values cannot be shared by {plan.ranks} GPUs.",
+            hint="Use a number of GPUs that divides them.",
         )
+    if plan.on_gpu and ON_WINDOWS and plan.rig.kind is None:
+        raise NotPossibleHere(
+            "GPUs cannot share a model under Windows, where torch comes without NCCL.",
+            hint="Start it in WSL2, or leave out --gpus.",
+        )
+    if plan.bits.value in FORMATS:
+        raise InvalidSetting("Quantised weights are not shared between GPUs.", hint="Leave out --bits or --gpus.")
+    if not plan.size.divisible:
+        raise NotPossibleHere("The layers of this family cannot be shared by heads.", hint="Leave out --gpus.")
 
-    @cached_property
-    def sizes(self) -> Sizes:
-        """What the target's parts weigh."""
-        return Sizes(self.target, self.config, self.dtype.value, self.device.value, self.packs)
 
-    @cached_property
-    def room(self) -> int:
-        """Bytes of the device for the full cache if all of its layers are resident."""
-        return self.usable_bytes - total(self.rows_beside(offloaded=False))
+def choose_context(plan: "Plan") -> tuple[Choice[int], int]:
+    """The context, and the most that would fit."""
+    asked, possible = plan.config.context, plan.possible
+    if asked is not None and asked > possible:
+        raise ContextBeyondModel(asked, possible)
+    most = largest_context(possible, lambda context: plan.fit(context) is not None)
+    if most < STEP:
+        raise _no_room(plan)
+    if asked is not None and asked > most:
+        raise _too_long(plan, asked, most)
+    if asked is not None:
+        return Choice(asked, "asked for"), most
+    if most == possible:
+        return Choice(possible, "all that the model can read"), most
+    return Choice(most, f"{gib(plan.usable_bytes + plan.host_room)} of free memory hold no more"), most
 
-    @cached_property
-    def room_offloaded(self) -> int:
-        """Bytes of the device for the full cache if they are not."""
-        return self.usable_bytes - total(self.rows_beside(offloaded=True))
 
-    @property
-    def host_room(self) -> int:
-        """Bytes of host memory for the full cache: of a processor, beyond the limit; without a limit there is none."""
-        if self.config.placement == "resident":
-            return 0
-        if self.on_gpu:
-            return max(0, usable_bytes("cpu", self.free_ram_bytes) - RUNTIME_BYTES - pinned_bytes(self.embedding_bytes))
-        return max(0, usable_bytes("cpu", self.free_ram_bytes - self.available_bytes))
+def prefill_block(plan: "Plan", block: int, context: int) -> Choice[int]:
+    """Tokens that go through one layer before the next one begins; 0 for chunk by chunk."""
+    if not block:
+        full = "chunk by chunk, as one layer's keys and values do not fit beside the rest"
+        short = context <= 2 * plan.chunk(offloaded=True)
+        return Choice(0, plan.never_layerwise or ("the context holds no more than two chunks" if short else full))
+    crossing = "its keys and values are stored once and never brought back"
+    if (blocks := -(-context // block)) > 1:
+        crossing = f"in {blocks} blocks, and what was read before crosses the link once a block instead of once a chunk"
+    return Choice(block, f"a long prompt is read layer by layer: {crossing}")
 
-    @property
-    def possible(self) -> int:
-        """The longest context regardless of memory: the model's where it is asked for, else at most MOST_CONTEXT."""
-        asked = self.config.context or 0
-        return self.model.max_context if asked > MOST_CONTEXT else min(self.model.max_context, MOST_CONTEXT)
 
-    def fit(self, context: int) -> Fit | None:
-        """The most resident layers, and the block to read, which may cost some of them. None: nothing fits."""
-        cache, layers = self.sizes, self.sizes.layers
-        most = {"split": max(0, layers - 1), "offloaded": 0}.get(self.config.placement, layers)
-        if most == layers and cache.device_bytes(context, layers) <= self.room:
-            return Fit(layers)
-        resident = self.layers_within(self.room_offloaded, context, min(most, layers - 1))
-        chunk = 0 if self.never_layerwise else self.chunk(offloaded=True)
-        if resident is None or not chunk or context <= 2 * chunk:
-            return None if resident is None else Fit(resident)
-        least = -(-context // (MOST_PREFILL_BLOCKS * chunk)) * chunk
-        extra = cache.block_bytes(context, least)
-        fewer = self.layers_within(self.room_offloaded - extra, context, resident)
-        if fewer is None:
-            return Fit(resident)
-        left = self.room_offloaded - cache.device_bytes(context, fewer) + cache.retrieval - cache.layer_bytes(context)
-        possible = min(left, MOST_HIDDEN_BYTES) // cache.hidden_bytes // chunk * chunk
-        return Fit(fewer, min(max(least, possible), -(-context // chunk) * chunk))
+def _device(plan: "Plan") -> str:
+    """The memory that the device computes from, in words."""
+    several, one = ("each GPU", "the GPU") if plan.on_gpu else ("each process", "the processor")
+    return several if plan.ranks > 1 else one
 
-    def layers_within(self, room: int, context: int, most: int) -> int | None:
-        """The most layers, up to `most`, that can be resident beside offloaded ones; None: the context does not fit."""
-        cache = self.sizes
-        if most >= 0 and cache.device_bytes(context, most) > room:
-            most = bisect_right(range(most), room, key=lambda layers: cache.device_bytes(context, layers)) - 1
-        return most if most >= 0 and total(cache.host_rows(context, most)) <= self.host_room else None
 
-    def most_resident_within(self, room: int, possible: int) -> int:
-        """The longest context up to `possible` whose full cache fits whole; below STEP: none."""
-        cache = self.sizes
-        return largest_context(possible, lambda context: cache.device_bytes(context, cache.layers) <= room)
+def placement(plan: "Plan", resident: int, context: int) -> Choice[Placement]:
+    """Where the full cache lies with so many resident layers, and why."""
+    config, layers, on = plan.config, plan.num_layers, _device(plan)
+    limit = "" if config.gpu_memory_gib is None else f", of {config.gpu_memory_gib:g} GiB allowed by --gpu-memory"
+    ranks, kind = plan.ranks, "GPUs" if plan.on_gpu else "processes"
+    shared = f"; {ranks} {kind} share the model by heads, sizes are those of one" if ranks > 1 else ""
+    if resident == layers:
+        because = f"weights and context fit into the {gib(plan.usable_bytes)} that can be used on {on}{limit}{shared}"
+        return Choice("resident", because)
+    away, free = gib(plan.sizes.host_bytes(context, resident)), gib(max(0, plan.room_offloaded))
+    crossing = f"{limit}; {away} wait in host memory and cross the link for every pass over the full cache{shared}"
+    asked = "asked for: " if config.placement in ("split", "offloaded") else ""
+    if resident:
+        return Choice("split", f"{asked}{resident} of {layers} layers fit into the {free} left on {on}{crossing}")
+    none = f"no layer of it is kept on {on}" if asked else f"buffers leave no room for a layer in the {free} on {on}"
+    return Choice("offloaded", f"{asked}{none}{crossing}")
 
-    @property
-    def most_on_device(self) -> int:
-        """The longest context that fits on the device alone; below STEP: none."""
-        return self.most_resident_within(self.room, self.possible)
+
+def _no_room(plan: "Plan") -> NotEnoughMemory:
+    """Not even an empty conversation fits; the hint is the smallest change that would help."""
+    needed, usable = gib(total(plan.rows_beside(offloaded=plan.host_room > 0))), gib(plan.usable_bytes)
+    hint = "Choose a smaller model, or close other programs that take memory."
+    if plan.config.self_draft_bits == DRAFTING_BITS:
+        hint = LEAVE_OUT
+    elif plan.config.gpu_memory_gib is not None:
+        hint = "Raise --gpu-memory, or choose a smaller model."
+    elif bits := _narrower(plan, lambda other: other.most_on_device >= STEP):
+        hint = f"With --bits {bits} they would fit; answers are then exact for the quantised model."
+    return NotEnoughMemory(
+        f"The weights and what lies beside them need {needed} at {plan.bits.value} bits, {usable} can be used on "
+        f"{_device(plan)}.",
+        hint=hint,
+    )
+
+
+def _too_long(plan: "Plan", context: int, most: int) -> NotEnoughMemory:
+    """The weights fit, this many tokens do not. Sizes are those of all GPUs together, if they share the target."""
+    cache, room, ranks, on = plan.sizes, plan.room_offloaded, plan.ranks, _device(plan)
+    needed, left = cache.device_bytes(context, cache.layers), plan.room
+    what, memories, buffers = "it needs", "beside the weights", cache.device_bytes(context, 0)
+    if plan.host_room and buffers > room:
+        needed, left, what, memories, ranks = buffers, room, "its buffers need", f"on {on}", 1
+    elif plan.host_room:  # whole layers: what is left of a device holds no part of one
+        here = max(layer for layer in range(cache.layers) if cache.device_bytes(context, layer) <= room)
+        what, memories = f"{here} of its {cache.layers} layers fit on {on}, the others need", "in host memory"
+        needed, left = total(cache.host_rows(context, here)), plan.host_room
+    needed, left = ranks * needed, ranks * max(0, left)
+    digits = next((digits for digits in (1, 2) if f"{needed / GIB:.{digits}f}" != f"{left / GIB:.{digits}f}"), 3)
+    bits = _narrower(plan, lambda other: other.fit(context) is not None)
+    instead = f", or --bits {bits}: answers are then exact for the quantised model" if bits else ""
+    return NotEnoughMemory(
+        f"The weights fit, a context of {context:,} tokens does not: {what} {needed / GIB:.{digits}f} GiB, "
+        f"{left / GIB:.{digits}f} GiB are left {memories}.",
+        hint=f"Use --context {most} or less{instead}.",
+        largest_context=most,
+    )
+
+
+def _narrower(plan: "Plan", suits: "Callable[[Plan], bool]") -> int | None:
+    """The first width of quantised weights below the present one that suits; several GPUs share none."""
+    widths = (8, 4) if plan.ranks == 1 else ()
+    return next(
+        (bits for bits in widths if bits < plan.bits.value and suits(replace(plan, bits=Choice(bits, "")))), None
+    )

@@ -1,20 +1,23 @@
-"""The plan: where everything lies, how much it takes, and why. Loading uses it; `doctor` and the page show it."""
+"""The plan: where everything lies, how much it takes, and why. Loading uses it; `doctor` and the page show it.
 
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+As many of the first layers of the full cache as possible lie beside the weights, the others in host memory. On a
+processor both are the same RAM, which only `--gpu-memory` divides.
+"""
+
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import NamedTuple
+
+import torch
 
 from core.caches.full_parts import Offload
 from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig
 from core.decoding.registry import default_method
-from core.errors import ContextBeyondModel, InvalidSetting, NotEnoughMemory, NotPossibleHere
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
-from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
-from core.models.self_draft import LEAVE_OUT
+from core.ops.graphs import graph_bytes
+from core.planning import fit, sizes
 from core.planning.choices import (
     NO_BLOCK,
     NOTHING_SHARED,
@@ -25,26 +28,48 @@ from core.planning.choices import (
     choose_device,
     choose_dtype,
     choose_kv,
+    prefill_chunk,
 )
-from core.planning.devices import Rig
-from core.planning.fit import STEP, Basis, Fit, largest_context
-from core.planning.hardware import Machine
-from core.planning.sizes import EMBEDDINGS, GIB, PREFILL_BLOCK, PlanRow, gib, pinned_bytes, taken, total
+from core.planning.devices import NOMINAL_PROCESSOR, Bandwidths, Rig, kind_of
+from core.planning.fit import MOST_CONTEXT, UNPLACED, Placement
+from core.planning.hardware import Gpu, Machine
+from core.planning.sizes import GIB, PlanRow, Sizes, taken, total, usable_bytes
 
-ON_WINDOWS = sys.platform == "win32"
 LEAST_BEGUN = 8192  # tokens: with room for fewer an engine does not begin with all layers resident
-Placement = Literal["resident", "split", "offloaded"]
+# Reading layer by layer in n blocks brings a text (n - 1) / 2 times over the link; chunk by chunk the same holds with n
+# chunks. A block has at least an eighth of the context's tokens; free memory may make it longer.
+MOST_PREFILL_BLOCKS = 8
+MOST_HIDDEN_BYTES = 528 << 20  # hidden states of a block: of Llama2-7B's, 64K tokens in whole chunks
+
+
+class Fit(NamedTuple):
+    """What fits at a context."""
+
+    layers: int  # resident ones
+    block: int = 0  # tokens that are read layer by layer; 0: chunk by chunk
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Basis):
-    """Where everything goes on one device, or on one of several ranks that share the target; and what it rests on."""
+class Plan:
+    """Model, settings and machine; what fits at each context; where everything goes. Made by `make_plan`.
 
-    placement: Choice[Placement]
-    context: Choice[int]
-    most_context: int  # the longest that would fit in device and host memory together
-    offloads: bool  # whether it was made with layers in host memory, which changes how a prompt is read
-    resident_layers: int
+    All sizes are those of one rank: where several share the target, of the first, which alone has the draft.
+    """
+
+    size: ModelSize  # of the whole target
+    draft: ModelDims | None
+    config: EngineConfig
+    rig: Rig
+    device: Choice[str]
+    dtype: Choice[torch.dtype]
+    kv: Choice[torch.dtype | None]  # what the target's keys and values are kept in
+    bits: Choice[int]  # of the target's weights; 8 and 4 are quantised
+
+    context: Choice[int] = NO_BLOCK
+    most_context: int = 0  # the longest that would fit in device and host memory together
+    placement: Choice[Placement] = UNPLACED
+    resident_layers: int = 0
+    offloads: bool = False  # whether it was made with layers in host memory, which changes how a prompt is read
     prefill_block: Choice[int] = NO_BLOCK  # tokens read layer by layer; 0: chunk by chunk
     # Share of the blocks in host memory that the host attends to; None: the engine measures it at its start.
     cpu_attention: Choice[float | None] = NOTHING_SHARED
@@ -52,6 +77,182 @@ class Plan(Basis):
     why_guesser: str = ""  # with the draft, or without it; "": not chosen (`core.planning.composition`)
     most_resident: int = 0  # tokens up to which all layers would be resident, where they are not at `context`; 0: none
     longer: "Plan | None" = None  # of an engine that begins with `most_resident` tokens: the plan beyond them
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU computes."""
+        return self.device.value == "cuda"
+
+    @property
+    def ranks(self) -> int:
+        """Processes that share the target by heads: one for each GPU."""
+        return self.config.num_gpus
+
+    @property
+    def model(self) -> ModelDims:
+        """The whole target."""
+        return self.size.dims
+
+    @cached_property
+    def share(self) -> ModelSize:
+        """What a rank holds: its heads, its part of the layers' linear weights, and all other weights."""
+        size, dims, ranks = self.size, self.size.dims, self.ranks
+        if ranks == 1:
+            return size
+        layers = -(-size.layer_parameters // ranks)
+        dims = replace(dims, num_heads=dims.num_heads // ranks, num_kv_heads=dims.num_kv_heads // ranks)
+        dims = replace(dims, weight_bytes=dims.disk_dtype.itemsize * (layers + size.other_parameters))
+        return replace(size, dims=dims, layer_parameters=layers)
+
+    @cached_property
+    def target(self) -> ModelDims:
+        """The target, or a rank's share of it, with the type of its keys and values."""
+        return replace(self.share.dims, kv_dtype=self.kv.value)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """What the target's parts weigh."""
+        return Sizes(self.target, self.config, self.dtype.value, self.device.value, self.packs)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the full cache."""
+        return self.sizes.layers
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU that computes; of several the fullest."""
+        return min(self.rig.machine.gpus, key=lambda gpu: gpu.free_bytes, default=None) if self.on_gpu else None
+
+    @property
+    def free_ram_bytes(self) -> int:
+        """A rank's part of free host memory."""
+        return self.rig.machine.free_ram_bytes // self.ranks
+
+    @property
+    def available_bytes(self) -> int:
+        """Free bytes of the device, or what it may hold of them."""
+        there = self.gpu.free_bytes if self.gpu else self.free_ram_bytes
+        limit = self.config.gpu_memory_gib
+        return there if limit is None else min(there, int(limit * GIB))
+
+    @property
+    def usable_bytes(self) -> int:
+        """Bytes of the device that a plan may use; the rest is for memory that no plan counts."""
+        return usable_bytes(self.device.value, self.available_bytes)
+
+    @property
+    def nominal(self) -> Bandwidths:
+        """Rates for forecasts where nothing is measured."""
+        if self.gpu is None:
+            return NOMINAL_PROCESSOR
+        return (self.rig.kind or kind_of(self.gpu.name)).bandwidths(self.ranks)
+
+    @property
+    def packs(self) -> bool:
+        """Whether the compiled kernel computes with the weights, in the bits of their file."""
+        return not self.on_gpu and self.rig.machine.compiles and self.config.attention != "torch"
+
+    @property
+    def never_layerwise(self) -> str:
+        """Why no prompt is read layer by layer; "": they may be."""
+        if not self.config.layerwise:
+            return "chunk by chunk was asked for"
+        if self.ranks > 1:
+            return "chunk by chunk, as several processes share each layer"
+        return "" if self.target.layerwise else "chunk by chunk, as the layers of this family are not called one by one"
+
+    @property
+    def embedding_bytes(self) -> int:
+        """Embeddings that a GPU reads from host memory where layers wait there, too: a pass needs a few of their rows.
+
+        Not those that are the output layer's weights, and not where several processes hold them.
+        """
+        apart = self.on_gpu and self.ranks == 1 and not self.model.tied
+        return self.size.output_parameters * self.dtype.value.itemsize if apart else 0
+
+    @property
+    def embeds_from_host(self) -> bool:
+        """Whether the device reads embeddings from host memory."""
+        return self.offloads and self.embedding_bytes > 0
+
+    def chunk(self, *, offloaded: bool) -> int:
+        """Tokens to read in one pass."""
+        cores = self.rig.machine.num_cores
+        return prefill_chunk(self.target, self.config, self.device.value, offloaded=offloaded, num_cores=cores)
+
+    @cached_property
+    def room(self) -> int:
+        """Bytes of the device for the full cache if all of its layers are resident."""
+        return self.usable_bytes - total(self.rows_beside(offloaded=False))
+
+    @cached_property
+    def room_offloaded(self) -> int:
+        """Bytes of the device for the full cache if they are not."""
+        return self.usable_bytes - total(self.rows_beside(offloaded=True))
+
+    @property
+    def host_room(self) -> int:
+        """Bytes of host memory for the full cache: of a processor, beyond the limit; without a limit there is none."""
+        if self.config.placement == "resident":
+            return 0
+        if self.on_gpu:
+            beside = sizes.RUNTIME_BYTES + sizes.pinned_bytes(self.embedding_bytes)
+            return max(0, usable_bytes("cpu", self.free_ram_bytes) - beside)
+        return max(0, usable_bytes("cpu", self.free_ram_bytes - self.available_bytes))
+
+    @property
+    def possible(self) -> int:
+        """The longest context regardless of memory: the model's where it is asked for, else at most MOST_CONTEXT."""
+        asked = self.config.context or 0
+        return self.model.max_context if asked > MOST_CONTEXT else min(self.model.max_context, MOST_CONTEXT)
+
+    def fit(self, context: int) -> Fit | None:
+        """The most resident layers, and the block to read, which may cost some of them. None: nothing fits."""
+        cache, layers = self.sizes, self.num_layers
+        most = {"split": max(0, layers - 1), "offloaded": 0}.get(self.config.placement, layers)
+        if most == layers and cache.device_bytes(context, layers) <= self.room:
+            return Fit(layers)
+        resident = cache.layers_within(context, min(most, layers - 1), self.room_offloaded, self.host_room)
+        chunk = 0 if self.never_layerwise else self.chunk(offloaded=True)
+        if resident is None or not chunk or context <= 2 * chunk:
+            return None if resident is None else Fit(resident)
+        least = -(-context // (MOST_PREFILL_BLOCKS * chunk)) * chunk
+        extra = cache.block_bytes(context, least)
+        fewer = cache.layers_within(context, resident, self.room_offloaded - extra, self.host_room)
+        if fewer is None:
+            return Fit(resident)
+        left = self.room_offloaded - cache.device_bytes(context, fewer) + cache.retrieval - cache.layer_bytes(context)
+        possible = min(left, MOST_HIDDEN_BYTES) // cache.hidden_bytes // chunk * chunk
+        return Fit(fewer, min(max(least, possible), -(-context // chunk) * chunk))
+
+    def rows_beside(self, *, offloaded: bool) -> tuple[PlanRow, ...]:
+        """What the device holds beside the full cache, at every context.
+
+        Args:
+            offloaded: whether any layer of the full cache is offloaded.
+        """
+        target, share, config = self.sizes, self.share, self.config
+        draft = replace(target, dims=self.draft) if self.draft else None
+        graphs = graph_bytes(self.target.num_layers) if self.on_gpu and config.graphs else 0
+        copied, weights = config.self_draft_bits == DRAFTING_BITS, target.quantised(share, self.bits.value)
+        return taken(
+            PlanRow(sizes.RUNTIME, 0 if self.on_gpu else sizes.RUNTIME_BYTES),
+            PlanRow(sizes.TARGET_WEIGHTS, weights - self.embedding_bytes if offloaded else weights),
+            PlanRow(sizes.RETRIEVAL, target.retrieval),
+            PlanRow(sizes.PREFILL, target.prefill(self.chunk(offloaded=offloaded), offloaded=offloaded)),
+            PlanRow(sizes.STATES, target.states),
+            PlanRow(sizes.DRAFT_WEIGHTS, draft.weights if draft else 0),
+            PlanRow(sizes.STREAMING, draft.streaming if draft else 0),
+            PlanRow(sizes.GRAPHS, graphs),
+            PlanRow(sizes.WIDENED, target.widened(self.bits.value)),
+            PlanRow(sizes.DRAFTING_WEIGHTS, target.copied(share) if copied else 0),
+        )
+
+    @property
+    def most_on_device(self) -> int:
+        """The longest context that fits on the device alone; below STEP: none."""
+        return self.sizes.most_resident(self.room, self.possible)
 
     @property
     def budget(self) -> Choice[int] | None:
@@ -96,11 +297,6 @@ class Plan(Basis):
         return Choice(self.bits.value, "the target's own weights")
 
     @property
-    def num_layers(self) -> int:
-        """Layers of the full cache."""
-        return self.sizes.layers
-
-    @property
     def layers_away(self) -> int:
         """Layers of the full cache that wait in host memory."""
         return self.num_layers - self.resident_layers
@@ -129,20 +325,15 @@ class Plan(Basis):
         """All that takes memory on the device."""
         beside, cache = self.rows_beside(offloaded=self.offloads), self.sizes
         block = cache.block_bytes(self.capacity, self.prefill_block.value)
-        reading = (PlanRow(PREFILL_BLOCK, block),) if block else ()
+        reading = (PlanRow(sizes.PREFILL_BLOCK, block),) if block else ()
         return (*beside, *reading, *cache.device_rows(self.capacity, self.resident_layers))
 
     @property
     def host_rows(self) -> tuple[PlanRow, ...]:
         """All that takes host memory beside a GPU, or beyond --gpu-memory."""
-        embeddings = pinned_bytes(self.embedding_bytes) if self.offloads else 0
+        embeddings = sizes.pinned_bytes(self.embedding_bytes) if self.offloads else 0
         rows = self.sizes.host_rows(self.capacity, self.resident_layers)
-        return taken(PlanRow(EMBEDDINGS, embeddings), *rows)
-
-    @property
-    def embeds_from_host(self) -> bool:
-        """Whether the device reads embeddings from host memory."""
-        return self.offloads and self.embedding_bytes > 0
+        return taken(PlanRow(sizes.EMBEDDINGS, embeddings), *rows)
 
     @property
     def total_bytes(self) -> int:
@@ -181,9 +372,6 @@ def placed(plan: Plan, resident: int, because: str) -> Plan:
     return replace(plan, placement=Choice(word, f"{because}: {stay}"), resident_layers=resident)
 
 
-# -------------------- making it
-
-
 def make_plan(target: ModelSize, draft: ModelDims | None, config: EngineConfig, machine: Machine | Rig) -> Plan:
     """Plan an engine with this draft and these settings: choose device and types, find what fits, place everything.
 
@@ -198,7 +386,7 @@ def make_plan(target: ModelSize, draft: ModelDims | None, config: EngineConfig, 
     rig = replace(rig, machine=replace(rig.machine, gpus=rig.machine.gpus[: config.num_gpus]))
     device = choose_device(config, rig.machine)
     dtype = choose_dtype(device.value, target.dims)
-    basis = Basis(
+    plan = Plan(
         size=target,
         draft=draft,
         config=config,
@@ -208,149 +396,21 @@ def make_plan(target: ModelSize, draft: ModelDims | None, config: EngineConfig, 
         kv=choose_kv(config, target.dims, device.value, dtype.value, rig.machine),
         bits=choose_bits(config, device.value, dtype.value),
     )
-    if basis.ranks > 1:
-        _check_ranks(basis)
-    context, most = _choose_context(basis)
-    fit = basis.fit(context.value)
-    assert fit is not None, "a context that does not fit is refused before"
-    away = fit.layers < basis.sizes.layers
-    return Plan(
-        **{field.name: getattr(basis, field.name) for field in fields(Basis)},
-        placement=_placement(basis, fit.layers, context.value),
+    fit.check_ranks(plan)
+    context, most = fit.choose_context(plan)
+    fits = plan.fit(context.value)
+    assert fits is not None, "a context that does not fit is refused before"
+    away = fits.layers < plan.num_layers
+    begins = away and config.placement == "auto" and plan.ranks == 1
+    most_begun = plan.sizes.most_resident(plan.room_offloaded, context.value) if begins else 0
+    return replace(
+        plan,
         context=context,
         most_context=most,
+        placement=fit.placement(plan, fits.layers, context.value),
+        resident_layers=fits.layers,
         offloads=away,
-        resident_layers=fit.layers,
-        prefill_block=_prefill_block(basis, fit, context.value) if away else NO_BLOCK,
+        prefill_block=fit.prefill_block(plan, fits.block, context.value) if away else NO_BLOCK,
         cpu_attention=choose_cpu_attention(config, device.value, away=away),
-        most_resident=_most_begun(basis, context.value) if away else 0,
-    )
-
-
-def _check_ranks(basis: Basis) -> None:
-    """Raises InvalidSetting, NotPossibleHere where several ranks cannot share the target."""
-    if basis.model.num_kv_heads % basis.ranks:
-        raise InvalidSetting(
-            f"{basis.model.num_kv_heads} heads of keys and values cannot be shared by {basis.ranks} GPUs.",
-            hint="Use a number of GPUs that divides them.",
-        )
-    if basis.on_gpu and ON_WINDOWS and basis.rig.kind is None:
-        raise NotPossibleHere(
-            "GPUs cannot share a model under Windows, where torch comes without NCCL.",
-            hint="Start it in WSL2, or leave out --gpus.",
-        )
-    if basis.bits.value in FORMATS:
-        raise InvalidSetting("Quantised weights are not shared between GPUs.", hint="Leave out --bits or --gpus.")
-    if not basis.size.divisible:
-        raise NotPossibleHere("The layers of this family cannot be shared by heads.", hint="Leave out --gpus.")
-
-
-def _choose_context(basis: Basis) -> tuple[Choice[int], int]:
-    """The context, and the most that would fit."""
-    asked, possible = basis.config.context, basis.possible
-    if asked is not None and asked > possible:
-        raise ContextBeyondModel(asked, possible)
-    most = largest_context(possible, lambda context: basis.fit(context) is not None)
-    if most < STEP:
-        raise _no_room(basis)
-    if asked is not None and asked > most:
-        raise _too_long(basis, asked, most)
-    if asked is not None:
-        return Choice(asked, "asked for"), most
-    if most == possible:
-        return Choice(possible, "all that the model can read"), most
-    return Choice(most, f"{gib(basis.usable_bytes + basis.host_room)} of free memory hold no more"), most
-
-
-def _prefill_block(basis: Basis, fit: Fit, context: int) -> Choice[int]:
-    """Tokens that go through one layer before the next one begins; 0 for chunk by chunk."""
-    if not fit.block:
-        full = "chunk by chunk, as one layer's keys and values do not fit beside the rest"
-        short = context <= 2 * basis.chunk(offloaded=True)
-        return Choice(0, basis.never_layerwise or ("the context holds no more than two chunks" if short else full))
-    crossing = "its keys and values are stored once and never brought back"
-    if (blocks := -(-context // fit.block)) > 1:
-        crossing = f"in {blocks} blocks, and what was read before crosses the link once a block instead of once a chunk"
-    return Choice(fit.block, f"a long prompt is read layer by layer: {crossing}")
-
-
-def _most_begun(basis: Basis, context: int) -> int:
-    """Tokens with which an engine for `context` begins, all layers resident; 0: too few."""
-    if basis.config.placement != "auto" or basis.ranks > 1:
-        return 0
-    most = basis.most_resident_within(basis.room_offloaded, context)
-    return most if most >= LEAST_BEGUN else 0
-
-
-# -------------------- reasons and refusals
-
-
-def _device(basis: Basis) -> str:
-    """The memory that the device computes from, in words."""
-    several, one = ("each GPU", "the GPU") if basis.on_gpu else ("each process", "the processor")
-    return several if basis.ranks > 1 else one
-
-
-def _placement(basis: Basis, resident: int, context: int) -> Choice[Placement]:
-    config, layers, on = basis.config, basis.sizes.layers, _device(basis)
-    limit = "" if config.gpu_memory_gib is None else f", of {config.gpu_memory_gib:g} GiB allowed by --gpu-memory"
-    ranks, kind = basis.ranks, "GPUs" if basis.on_gpu else "processes"
-    shared = f"; {ranks} {kind} share the model by heads, sizes are those of one" if ranks > 1 else ""
-    if resident == layers:
-        because = f"weights and context fit into the {gib(basis.usable_bytes)} that can be used on {on}{limit}{shared}"
-        return Choice("resident", because)
-    away, free = gib(basis.sizes.host_bytes(context, resident)), gib(max(0, basis.room_offloaded))
-    crossing = f"{limit}; {away} wait in host memory and cross the link for every pass over the full cache{shared}"
-    asked = "asked for: " if config.placement in ("split", "offloaded") else ""
-    if resident:
-        return Choice("split", f"{asked}{resident} of {layers} layers fit into the {free} left on {on}{crossing}")
-    none = f"no layer of it is kept on {on}" if asked else f"buffers leave no room for a layer in the {free} on {on}"
-    return Choice("offloaded", f"{asked}{none}{crossing}")
-
-
-def _no_room(basis: Basis) -> NotEnoughMemory:
-    """Not even an empty conversation fits; the hint is the smallest change that would help."""
-    needed, usable = gib(total(basis.rows_beside(offloaded=basis.host_room > 0))), gib(basis.usable_bytes)
-    hint = "Choose a smaller model, or close other programs that take memory."
-    if basis.config.self_draft_bits == DRAFTING_BITS:
-        hint = LEAVE_OUT
-    elif basis.config.gpu_memory_gib is not None:
-        hint = "Raise --gpu-memory, or choose a smaller model."
-    elif bits := _narrower(basis, lambda other: other.most_on_device >= STEP):
-        hint = f"With --bits {bits} they would fit; answers are then exact for the quantised model."
-    return NotEnoughMemory(
-        f"The weights and what lies beside them need {needed} at {basis.bits.value} bits, {usable} can be used on "
-        f"{_device(basis)}.",
-        hint=hint,
-    )
-
-
-def _too_long(basis: Basis, context: int, most: int) -> NotEnoughMemory:
-    """The weights fit, this many tokens do not. Sizes are those of all GPUs together, if they share the target."""
-    cache, room, ranks, on = basis.sizes, basis.room_offloaded, basis.ranks, _device(basis)
-    needed, left = cache.device_bytes(context, cache.layers), basis.room
-    what, memories, buffers = "it needs", "beside the weights", cache.device_bytes(context, 0)
-    if basis.host_room and buffers > room:
-        needed, left, what, memories, ranks = buffers, room, "its buffers need", f"on {on}", 1
-    elif basis.host_room:  # whole layers: what is left of a device holds no part of one
-        here = max(layer for layer in range(cache.layers) if cache.device_bytes(context, layer) <= room)
-        what, memories = f"{here} of its {cache.layers} layers fit on {on}, the others need", "in host memory"
-        needed, left = total(cache.host_rows(context, here)), basis.host_room
-    needed, left = ranks * needed, ranks * max(0, left)
-    digits = next((digits for digits in (1, 2) if f"{needed / GIB:.{digits}f}" != f"{left / GIB:.{digits}f}"), 3)
-    bits = _narrower(basis, lambda other: other.fit(context) is not None)
-    instead = f", or --bits {bits}: answers are then exact for the quantised model" if bits else ""
-    return NotEnoughMemory(
-        f"The weights fit, a context of {context:,} tokens does not: {what} {needed / GIB:.{digits}f} GiB, "
-        f"{left / GIB:.{digits}f} GiB are left {memories}.",
-        hint=f"Use --context {most} or less{instead}.",
-        largest_context=most,
-    )
-
-
-def _narrower(basis: Basis, suits: Callable[[Basis], bool]) -> int | None:
-    """The first width of quantised weights below the present one that suits; several GPUs share none."""
-    widths = (8, 4) if basis.ranks == 1 else ()
-    return next(
-        (bits for bits in widths if bits < basis.bits.value and suits(replace(basis, bits=Choice(bits, "")))), None
+        most_resident=most_begun if most_begun >= LEAST_BEGUN else 0,
     )

@@ -1,5 +1,7 @@
 """The size in bytes of everything that a plan counts."""
 
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -43,6 +45,7 @@ RING_SLOTS = 3  # groups of blocks on their way, in use, or being freed
 # A block is small, because the device holds the newest one of every offloaded layer; a group is large enough that
 # launching a copy and attending cost little beside the copy (64 MiB: 2.6 ms at 25 GB/s).
 PIECE_BYTES, GROUP = 4 << 20, 16
+STEP = 64  # tokens: contexts limited by memory are multiples of it
 FEWEST_BLOCKS, LEAST_BLOCK = 64, 64  # of a full context: short contexts have smaller blocks; rows
 
 # Names of rows
@@ -86,6 +89,14 @@ def gib(size_bytes: int) -> str:
 def usable_bytes(device: str, free_bytes: int) -> int:
     """Bytes of free memory that a plan may use on a device, or in host memory ("cpu")."""
     return max(0, free_bytes - GPU_MARGIN) if device == "cuda" else int(free_bytes * USABLE_SHARE)
+
+
+def largest_context(possible: int, fits: Callable[[int], bool]) -> int:
+    """The largest context that fits: `possible`, or a multiple of STEP below it. A smaller one never needs more."""
+    if fits(possible):
+        return possible
+    steps = range(1, possible // STEP + 1)
+    return STEP * bisect_right(steps, False, key=lambda step: not fits(STEP * step))
 
 
 def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
@@ -335,3 +346,15 @@ class Sizes:
         if resident == self.layers:
             return None
         return Offload(num_resident=resident, block_rows=self.block_rows(context), group=GROUP, num_slots=RING_SLOTS)
+
+    # -------------------- what fits
+
+    def layers_within(self, context: int, most: int, room: int, host_room: int) -> int | None:
+        """The most layers, up to `most`, that can be resident beside offloaded ones; None: the context does not fit."""
+        if most >= 0 and self.device_bytes(context, most) > room:
+            most = bisect_right(range(most), room, key=lambda layers: self.device_bytes(context, layers)) - 1
+        return most if most >= 0 and total(self.host_rows(context, most)) <= host_room else None
+
+    def most_resident(self, room: int, possible: int) -> int:
+        """The longest context up to `possible` whose full cache fits whole; below STEP: none."""
+        return largest_context(possible, lambda context: self.device_bytes(context, self.layers) <= room)

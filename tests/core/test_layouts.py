@@ -16,10 +16,10 @@ from core.errors import NotEnoughMemory
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, PrefillProgress
 from core.generation.levels import Levels
+from core.generation.placement import Placement
 from core.generation.prefill import Prefill
 from core.generation.together import Question
 from core.ops.graphs import Graphs
-from core.planning.plan import Plan
 from tests.core.cuda_stubs import pretended_gpu
 from tests.core.toys import last_event, random_prompt, tiny_engine
 
@@ -93,9 +93,9 @@ def test_a_layout_is_gone_before_the_next_is_allocated_and_comes_back_where_that
     """Else a device holds both: caches and recordings refer to one another, and an error to what was allocated."""
     found, held = list[tuple[int, bool]](), list[weakref.ref[torch.Tensor]]()
 
-    def levels(config: EngineConfig, plan: Plan, *rest: Any) -> Levels:
-        found.append((plan.capacity, any(buffer() is not None for buffer in held)))
-        made = Levels(config, plan, *rest)
+    def levels(config: EngineConfig, placement: Placement, *rest: Any) -> Levels:
+        found.append((placement.plan.capacity, any(buffer() is not None for buffer in held)))
+        made = Levels(config, placement, *rest)
         held[:] = [weakref.ref(x) for x in (*made.retrieval.k, *made.full.resident(0).buffers)]
         return made
 

@@ -1,12 +1,11 @@
 """Faults put into decoding and caches one at a time, to see that the tests notice each of them.
 
-`python -m tests.core.decoding.mutants [--json F] [--only NAME]` copies the code, changes one place, runs the tests of
+`python -m tests.core.decoding.mutants [--only NAME]` copies the code, changes one place, runs the tests of
 decoding, caches and engine until the first failure, and prints a table. A mutant that survives is a fault that the
 tests cannot see. Cost: half an hour on two cores; so the default run only checks that every mutant still applies.
 """
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -64,24 +63,6 @@ def check(mutant: Mutant) -> None:
     assert changed != text, mutant.name
     compile(changed, mutant.file, "exec")
 
-
-NEAREST = {  # what is run first for faults in a file; for the others the order of TESTS is good
-    "core/caches/retrieval.py": "tests/core/caches/test_caches.py",
-    "core/caches/full.py": "tests/core/caches/test_caches.py",
-    "core/caches/query_log.py": "tests/core/caches/test_caches.py",
-    "core/caches/marks.py": "tests/core/caches/test_caches.py",
-    "core/caches/layer_storage.py": "tests/core/caches/test_stores.py",
-    "core/caches/window_layer.py": "tests/core/caches/test_stores.py",
-    "core/caches/layerwise.py": "tests/core/generation/test_prefill.py",
-    "core/caches/branch.py": "tests/core/generation/test_together.py",
-    "core/caches/streaming.py": "tests/core/generation/test_interleave.py",
-    "core/generation/levels.py": "tests/core/generation/test_interleave.py",
-    "core/generation/interleave.py": "tests/core/generation/test_interleave.py",
-    "core/generation/prefill.py": "tests/core/test_engine.py",
-    "core/decoding/methods.py": "tests/core/test_engine.py",
-    "core/engine_info.py": "tests/core/test_engine.py",
-    "core/generation/decode_loop.py": "tests/core/decoding/test_sampled_text.py",
-}
 
 FAULTS: dict[str, tuple[tuple[str, str, str], ...]] = {  # by file: name, what stands there, what stands there instead
     "core/decoding/verify.py": (
@@ -256,7 +237,8 @@ def run(mutant: Mutant, tests: Sequence[str] = TESTS) -> str | None:
         shutil.copy(ROOT / "pyproject.toml", copy)
         file = copy / mutant.file
         file.write_text(mutant.applied(file.read_text(encoding="utf-8")), encoding="utf-8")
-        first = sorted(tests, key=lambda test: test != NEAREST.get(mutant.file))  # the order of the others stays
+        nearest = Path(mutant.file).parent.name
+        first = sorted(tests, key=lambda test: Path(test).parent.name != nearest)  # the order of the others stays
         command = [sys.executable, "-m", "pytest", "-xq", "--no-header", "--tb=no", "-p", "no:cacheprovider", *first]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
@@ -274,7 +256,6 @@ def main(
 ) -> int:
     """Print the table; 1 where a mutant survived."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the table there")
     parser.add_argument("--only", help="mutants whose name contains this")
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args(argv)
@@ -286,9 +267,6 @@ def main(
             print(f"{mutant.name:60} {killer or 'SURVIVED'}", flush=True)
     alive = [name for name, killer in killers.items() if killer is None]
     print(f"{len(killers) - len(alive)} of {len(killers)} killed" + (f"; alive: {', '.join(alive)}" if alive else ""))
-    if args.json:
-        report = {"killed": len(killers) - len(alive), "alive": alive, "mutants": killers}
-        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return 1 if alive else 0
 
 

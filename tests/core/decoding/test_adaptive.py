@@ -10,7 +10,7 @@ from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, Tab
 from core.decoding.pass_costs import kept_costs
 from core.decoding.registry import EXACT_METHODS, METHODS, check_method
 from core.decoding.speculative import SampledModel
-from core.decoding.stats import LevelCounter
+from core.decoding.stats import LevelStats
 from core.errors import InvalidSetting
 from tests.core.toys import random_prompt, tiny_engine
 
@@ -28,10 +28,8 @@ def test_rounds_are_as_long_as_pays() -> None:
 
 
 def test_acceptance_counts_only_what_was_tested() -> None:
-    counter = LevelCounter()
-    counter.add(4, 4)  # all accepted: four tests
-    counter.add(4, 1)  # the second test failed, two guesses were never tested
-    stats = counter.snapshot()
+    stats = LevelStats().after(4, 4)  # all accepted: four tests
+    stats = stats.after(4, 1)  # the second test failed, two guesses were never tested
     assert (stats.tested, stats.accepted, stats.acceptance) == (6, 5, 5 / 6)
     assert stats.tested_at == (2, 2, 1, 1) and stats.accepted_at == (2, 1, 1, 1)
     assert stats.committed_per_round == {2: 1, 5: 1}

@@ -118,15 +118,6 @@ def test_the_measurement_catches_the_wrong_rule_at_either_level(
     assert total_variation(wrong, laws[-1], num_tokens) > 1e-3
 
 
-def test_the_error_of_the_wrong_rule_is_the_predicted_one() -> None:
-    """One level, one guess: tokens of mass min(p, q) are accepted, the rest is drawn from p instead of the residual."""
-    p, q = torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.2, 0.3, 0.5])
-    law = output_law(levels([q.repeat(3, 1), p.repeat(3, 1)], [1], verify_without_residual), 1)
-    rejected = 1 - float(torch.minimum(p, q).sum())
-    wrong = 0.5 * float((torch.minimum(p, q) + rejected * p - p).abs().sum())
-    assert total_variation(law, p.repeat(3, 1), 1) == pytest.approx(wrong, abs=1e-6)
-
-
 def test_gammas_that_follow_what_was_accepted_leave_the_law_alone() -> None:
     laws = tables(7)
     top = levels(laws, (1, 1))

@@ -10,17 +10,15 @@ import pytest
 import torch
 from torch import Generator
 
-from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding import methods
-from core.decoding.sampling import TokenSampler
-from core.decoding.speculative import Rule, Speculative, alone
+from core.decoding.speculative import Rule, Speculative
 from core.decoding.stats import LevelStats
 from core.decoding.verify import verify
 from core.engine import Engine
 from core.generation.decode_loop import sampler_behind
 from core.generation.events import Finished
-from tests.core.decoding.test_output_law import START, accept_everything, levels, tables, verify_without_residual
+from tests.core.decoding.test_output_law import accept_everything, verify_without_residual
 from tests.core.laws import LanguageModel, chi_square, counted, marginal, sequence_law
 from tests.core.toys import last_event, random_prompt, tiny_engine
 
@@ -98,35 +96,6 @@ def test_a_continued_sampled_answer_follows_the_target(law: LanguageModel, first
         found.append(write(engine, seed, 2, then, written=write(engine, seed, 2, first).token_ids).token_ids)
     for start, stop in ((0, 2), (1, 3), (1, 4), (2, 4)):  # what was written, the seam, what follows
         assert chi_square(counted(found, start, stop), marginal(law, start, stop)).fits
-
-
-CUTS = (2, 4, 5)  # two tokens, two behind them, one behind these, with one seed
-
-
-@pytest.mark.parametrize("replayed", [False, True])
-def test_what_is_drawn_behind_written_tokens_does_not_depend_on_how_they_were_drawn(replayed: bool) -> None:
-    """Negative control: an answer that goes on with random numbers that guesses have been drawn with."""
-    laws, found = tables(11, 4), []
-    top, law = levels(laws, (1, 1)), {(): 1.0}
-    for _ in range(CUTS[-1]):
-        law = {
-            (*tokens, token): probability * float(laws[-1][(*START, *tokens)[-1], token])
-            for tokens, probability in law.items()
-            for token in range(4)
-        }
-    for seed in range(1000):
-        tokens: list[int] = []
-        for until in CUTS:
-            sampler = sampler_behind(Generator(), seed, len(tokens), speculative=True)
-            if replayed:
-                sampler = TokenSampler(Generator().manual_seed(seed))
-            while len(tokens) < until:
-                tokens += alone(top.round(Context(START, tuple(tokens)), sampler)).tokens
-            del tokens[until:]
-        found.append(tuple(tokens))
-    spans = [(start, until) for until in range(3, CUTS[-1] + 1) for start in range(until - 3, until - 1)]
-    fits = [chi_square(counted(found, *span), marginal(law, *span)).fits for span in spans]
-    assert all(fits) is not replayed, fits
 
 
 def test_draws_behind_written_tokens_begin_elsewhere_for_every_length_and_seed() -> None:

@@ -93,28 +93,6 @@ def test_a_budget_of_time_ends_a_lane() -> None:
     assert ended.stop_reason == "time_up" and len(ended.token_ids) == 1
 
 
-def test_a_lane_that_cannot_end_does_not_keep_the_others_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, prompt, end, ended = tiny_engine(), random_prompt(200), interleave.Lane.end, list[str]()
-
-    def ending(lane: interleave.Lane) -> None:
-        ended.append(lane.answer.decoder.name)
-        end(lane)
-        if lane.answer.decoder.name == "retrieval":
-            raise RuntimeError("the device is gone")
-
-    methods = ("autoregressive", "retrieval", "triforce")
-    with monkeypatch.context() as patch:
-        patch.setattr(interleave.Lane, "end", ending)
-        left: Any = engine.race(prompt, [config(method, 500) for method in methods])
-        for _ in range(9):
-            next(left)
-        with pytest.raises(RuntimeError, match="the device is gone"):
-            left.close()
-    assert sorted(ended) == sorted(methods)
-    assert engine.full_cache.length == len(prompt) - 1, "and the engine is where it should be"
-    assert_usable(engine, prompt)
-
-
 @pytest.mark.parametrize(("after", "how"), [(12, "cancelled"), (8, "left"), (0, "cancelled while reading")])
 def test_a_race_that_is_stopped_leaves_the_engine_usable(after: int, how: str) -> None:
     engine, prompt, cancel = tiny_engine(), random_prompt(200 if after else 1900), threading.Event()

@@ -7,6 +7,7 @@ last bit. An offloaded cache's chunks merge partial attention by log-sum-exp, wh
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
@@ -26,6 +27,7 @@ from core.generation.prefill import Prefill
 from core.generation.reading_pace import USUAL_DOUBLING, ReadingPace, work_of
 from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
+from core.planning.choices import Choice
 from core.planning.plan import make_plan
 from tests.core import toys
 from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, sized, tiny_config, tiny_engine
@@ -156,7 +158,7 @@ def test_what_crosses_the_link_grows_with_the_text_and_not_with_its_square() -> 
 def engine_reading_blocks(blocks: int) -> Engine:
     engine = tiny_engine(prefill_chunk=100, placement="offloaded")
     assert engine.plan.prefill_block.value > 1000, engine.plan.prefill_block.because
-    engine._prefill._block = blocks
+    engine._placement.plan = replace(engine.plan, prefill_block=Choice(blocks, "chosen"))
     return engine
 
 

@@ -47,6 +47,7 @@ class Case:
     bits: int | None = None
     loads: bool = False
     limit: float | None = None  # GiB, of an engine
+    share: float | None = None  # of the blocks in host memory that the host attends to
 
     @property
     def name(self) -> str:
@@ -54,6 +55,7 @@ class Case:
         more = [f"{self.bits} bits"] if self.bits else []
         more += ["loading"] if self.loads else []
         more += [f"of {self.limit} GiB"] if self.limit else []
+        more += [f"host {self.share}"] if self.share else []
         return ", ".join((self.model, self.machine, str(self.context), *more))
 
 
@@ -70,7 +72,8 @@ def sizes_of(model: str) -> tuple[ModelSize, ModelSize | None]:
 def planned(case: Case) -> Plan:
     """The plan."""
     target, draft = sizes_of(case.model)
-    config = EngineConfig(context=case.context, retrieval=RetrievalConfig(budget=4096, grows=True), bits=case.bits)
+    retrieval = RetrievalConfig(budget=4096, grows=True)
+    config = EngineConfig(context=case.context, retrieval=retrieval, bits=case.bits, cpu_attention_share=case.share)
     given = dict(MACHINES[case.machine])
     assumed = given.get("num_gpus", 1)
     gpu = described_gpu(given.pop("gpu")) if "gpu" in given else None
@@ -128,6 +131,8 @@ def few_cases() -> list[Case]:
     cards = ("4090 with 23.2", "4090 with 22.5", "4090 with 22.0", "two 4090", "A100", "H200")
     found = [Case("llama2-7b-128k", machine, 122_880) for machine in cards]
     found += [Case(name, "4090 with 23.2", 122_880, bits=4) for name in ("qwen3-14b-yarn", "qwen3-32b-yarn")]
+    found += [Case("qwen3-14b-yarn", "4090 with 23.2", 8192, bits=8), Case("qwen3-30b-a3b-2507", "H200", 32_768)]
+    found += [Case("llama2-7b-128k", machine, 122_880, share=0.5) for machine in ("4090 with 23.2", "two 4090")]
     found += [Case("llama-3.1-8b", "two 4090", 122_880, bits=4), Case("lwm-text-chat-128k", "two 4090", 122_880)]
     found += [Case(name, "4090 with 22.5", 32_768) for name in NAMES]
     found += [Case(name, "cpu with 16", 32_768, loads=True) for name in NAMES]

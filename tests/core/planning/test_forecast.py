@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from core.caches.full_parts import Offload
-from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig, RetrievalConfig
+from core.config import EngineConfig, RetrievalConfig
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize, size_of
 from core.planning import measured
@@ -31,7 +30,6 @@ from core.planning.forecast import (
 from core.planning.hardware import Machine
 from core.planning.measured import PROBED_BYTES, PROBED_GROUP, PROBED_NUMBERS, PROBED_ROWS, Processor
 from core.planning.plan import Plan, make_plan
-from core.planning.sizes import kv_bytes_per_token
 from tests.core.planning.plans import sizes_of
 from tests.core.toys import tiny_engine
 
@@ -68,15 +66,6 @@ def test_a_forecast_is_near_the_pass_that_was_measured(row: dict[str, Any]) -> N
     if row["rows"] == 1:
         found = predict(plan, rates, PUBLISHED)
         assert found.plain_ms_per_token == pytest.approx(ms) and found.context == row["tokens"]
-
-
-def test_a_forecast_is_of_the_text_and_not_of_the_planned_context() -> None:
-    row = next(row for row in GOLDENS["passes"] if row["kv_bits"] == 16)
-    dims, plan = golden_size(row["model"]).dims, golden_plan(row)
-    short, long = (predict(plan, plan.nominal, PUBLISHED, tokens) for tokens in (2_000, 24_000))
-    numbers = 22_000 * 2 * dims.num_kv_heads * dims.head_dim * dims.num_layers
-    each = 2 / plan.nominal.memory.value + ON_PROCESSOR.number + ON_PROCESSOR.attended * 6
-    assert long.plain_ms_per_token - short.plain_ms_per_token == pytest.approx(1e3 * numbers * each, rel=1e-6)
 
 
 def test_a_pass_reads_no_embeddings_beside_the_output_layer() -> None:
@@ -162,20 +151,6 @@ def llama(context: int = 131072, *, count: int = 1, **changes: Any) -> Plan:
     config = EngineConfig(context=context, num_gpus=count, retrieval=RetrievalConfig(budget=4096), **changes)
     rig = make_rig(HOST, assume=f"{count}x4090", host_gib=256)
     return make_plan(sizes_of("llama2-7b-128k")[0], None, config, rig)
-
-
-def test_what_waits_in_host_memory_crosses_the_link_but_for_the_host_s_share() -> None:
-    plan = replace(llama(8192), resident_layers=16, cpu_attention=Choice(0.5, "chosen"))
-    kv = 8192 * kv_bytes_per_token(plan.model, plan.dtype.value)
-    full, retrieval, draft = planned_reads(plan, 8192)
-    assert (full.kv, full.link, full.host, draft) == (kv // 2, kv // 4, kv // 4, None)
-    assert (retrieval.kv, retrieval.link, retrieval.host) == (kv // 2, 0, 0) and retrieval.weights == full.weights
-
-
-def test_only_a_link_pays_for_long_rounds() -> None:
-    apart = tiny_engine(offload=Offload(num_resident=0, block_rows=64))
-    assert apart.plan.most_guesses == llama(8192).most_guesses == MOST_GUESSES, "and equal bits up to 32 rows"
-    assert llama().most_guesses == MOST_GUESSES_OVER_LINK
 
 
 # Published for two RTX 4090 (arXiv 2404.11912), milliseconds a token with about 120K tokens of context.

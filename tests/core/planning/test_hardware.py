@@ -1,6 +1,5 @@
 """What is found out about a machine, with GPUs that torch computes on, with others, and within control groups."""
 
-from collections.abc import Callable
 from mmap import mmap
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,11 +19,11 @@ from core.planning import hardware, nvidia
 from core.planning.choices import choose_device
 from core.planning.devices import make_rig
 from core.planning.hardware import CONTEXT_BYTES, Gpu, abilities, has_kernels, resolve_device, this_machine
-from core.planning.nvidia import DriverAnswer, DriverGpu, InstalledTorch
+from core.planning.nvidia import InstalledTorch
 from tests.core.toys import MACHINE
+from tests.fake_driver import ADA, BLACKWELL, CARD, answer, pretend, put_smi
 
 GIB = 1 << 30
-CARD = "NVIDIA GeForce RTX 4090"
 CUDA = torch.device("cuda", 0)
 
 
@@ -69,19 +68,6 @@ def load_nothing(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
     return seen
 
 
-def smi(*gpus: DriverGpu) -> Callable[[], DriverAnswer]:
-    return lambda: DriverAnswer(gpus)
-
-
-def told(
-    index: int = 0,
-    free: int | None = 20 * GIB,
-    driver: tuple[int, ...] = (581, 42),
-    capability: tuple[int, int] = (8, 9),
-) -> DriverGpu:
-    return DriverGpu(name=CARD, driver=driver, uuid=uuid(index), free_bytes=free, capability=capability)
-
-
 # -------------------- GPUs that torch computes on
 
 
@@ -92,11 +78,11 @@ def test_a_plans_device_is_the_current_gpu_with_its_index(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_engines_and_benchmarks_limit_and_load_a_device_with_its_index(
-    count: int, monkeypatch: pytest.MonkeyPatch, load_nothing: list[torch.device]
+    count: int, monkeypatch: pytest.MonkeyPatch, load_nothing: list[torch.device], tmp_path: Path
 ) -> None:
     """torch takes no "cuda" without a number for a device to limit."""
     cards, config = Cards(monkeypatch, count), EngineConfig(num_gpus=count, gpu_memory_gib=6.0)
-    monkeypatch.setattr(hardware, "ask_driver", smi())
+    pretend(monkeypatch, tmp_path)
     benches = (lambda: ablation.Ablation(config, 4096), lambda: offload.Bench(config)) if count == 1 else ()
     for start in (lambda: Engine.load(config), *benches):
         with pytest.raises(Loaded):
@@ -115,11 +101,12 @@ def test_one_gpu_is_told_with_its_free_memory_and_needs_no_other_program(monkeyp
 
 
 def test_looking_at_several_gpus_takes_memory_of_none_but_the_current_one_and_those_that_the_driver_is_silent_about(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    cards = Cards(monkeypatch, count=4)
-    monkeypatch.setattr(hardware, "ask_driver", smi(told(2, 5 * GIB), told(1), told(0), told(3, None)))
-    wanted = [23 * GIB, 20 * GIB - CONTEXT_BYTES, 5 * GIB - CONTEXT_BYTES, 23 * GIB]
+    cards, lines = Cards(monkeypatch, count=4), [answer("581.42", index=index) for index in (2, 1, 0, 3)]
+    pretend(monkeypatch, tmp_path)
+    put_smi(tmp_path, lines[0].replace("23000", "5120"), *lines[1:3], lines[3].replace("23000", "[N/A]"))
+    wanted = [23 * GIB, (23000 << 20) - CONTEXT_BYTES, 5 * GIB - CONTEXT_BYTES, 23 * GIB]
     assert [gpu.free_bytes for gpu in this_machine().gpus] == wanted, "by their names, in torch's order"
     assert cards.contexts == {0, 3}
 
@@ -149,51 +136,36 @@ def test_kernels_run_on_their_own_generation_and_portable_ones_on_newer(
 CPU_BUILD, CUDA_13 = InstalledTorch("2.13.0+cpu", None), InstalledTorch("2.13.0", (13, 0))
 CUDA_12 = InstalledTorch("2.13.0+cu126", (12, 6))
 REPAIR = "Run: python launch.py repair"
+TOO_OLD = "is too old for torch 2.13.0"
+SUITS = "torch 2.13.0 and driver 581.42 should suit it"
 UPDATE = "Update the NVIDIA driver to 525.60.13 or newer, then run: python launch.py repair"
 
 
 @pytest.mark.parametrize(
-    ("lists", "installed", "gpu", "problem", "hint"),
+    ("installed", "driver", "capability", "problem", "hint"),
     [
-        (False, CPU_BUILD, told(), "torch 2.13.0+cpu is a build without CUDA.", REPAIR),
-        (
-            False,
-            CUDA_13,
-            told(driver=(570, 133, 7)),
-            "its driver 570.133.07 is too old for torch 2.13.0, built with CUDA 13.0.",
-            REPAIR,
-        ),
-        (False, CUDA_13, told(driver=(470, 82, 1)), "its driver 470.82.01 is too old for torch 2.13.", UPDATE),
-        (
-            False,
-            CUDA_13,
-            told(),
-            "torch does not find it, although torch 2.13.0 and driver 581.42 should suit it.",
-            "Restart this computer.",
-        ),
-        (
-            True,
-            CUDA_12,
-            told(capability=(12, 0)),
-            "torch 2.13.0+cu126 has no kernels for compute capability 12.0.",
-            REPAIR,
-        ),
+        (CPU_BUILD, "581.42", ADA, "torch 2.13.0+cpu is a build without CUDA.", REPAIR),
+        (CUDA_13, "570.133.07", ADA, f"its driver 570.133.07 {TOO_OLD}, built with CUDA 13.0.", REPAIR),
+        (CUDA_13, "470.82.01", ADA, "its driver 470.82.01 is too old for torch 2.13.", UPDATE),
+        (CUDA_13, "581.42", ADA, f"torch does not find it, although {SUITS}.", "Restart this computer."),
+        (CUDA_12, "581.42", BLACKWELL, "torch 2.13.0+cu126 has no kernels for compute capability 12.0.", REPAIR),
     ],
     ids=["cpu build", "driver for another build", "driver for none", "none found", "no kernels"],
 )
 def test_a_gpu_that_torch_cannot_use_is_told_with_what_mends_it(
-    lists: bool,
     installed: InstalledTorch,
-    gpu: DriverGpu,
+    driver: str,
+    capability: str,
     problem: str,
     hint: str,
     monkeypatch: pytest.MonkeyPatch,
     load_nothing: list[torch.device],
     caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
-    Cards(monkeypatch, count=int(lists), capability=(12, 0))
-    for name, value in {"SYSTEM": "linux", "PROCESSOR": "x86_64", "ask_driver": smi(gpu)}.items():
-        monkeypatch.setattr(nvidia, name, value)
+    Cards(monkeypatch, count=int(installed is CUDA_12), capability=(12, 0))  # which torch lists, without kernels for it
+    pretend(monkeypatch, tmp_path)
+    put_smi(tmp_path, answer(driver, capability))
     monkeypatch.setattr(nvidia, "installed_torch", lambda: installed)
     machine, because = this_machine(), f"{CARD} is not used: {problem}"
     assert machine.gpus == () and machine.unused_gpu is not None and machine.unused_gpu.hint == hint
@@ -204,14 +176,14 @@ def test_a_gpu_that_torch_cannot_use_is_told_with_what_mends_it(
         assert (refused.value.problem, refused.value.hint) == (because, hint)
     with pytest.raises(Loaded):
         Engine.load(EngineConfig())
-    later = "should suit it" in problem  # all else launch.py has told before torch was imported
+    later = SUITS in problem  # all else launch.py has told before torch was imported
     assert (because in caplog.text) is later
     assert make_rig(machine).machine.unused_gpu is machine.unused_gpu
     assert {make_rig(machine, assume=other).machine.unused_gpu for other in ("2x4090", "cpu")} == {None}
 
 
-def test_no_gpu_is_no_unused_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia, "ask_driver", smi())
+def test_no_gpu_is_no_unused_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pretend(monkeypatch, tmp_path)
     assert this_machine().unused_gpu is None
     assert choose_device(EngineConfig(), MACHINE).because == "no CUDA device found"
     monkeypatch.setattr(nvidia, "ask_driver", lambda: pytest.fail("asked, though hidden on purpose"))

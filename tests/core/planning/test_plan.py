@@ -1,4 +1,4 @@
-"""What fits where: the figures of many plans, some of them worked out by hand, what is chosen, and what is refused."""
+"""What fits where: figures of many plans, some worked out by hand, what is chosen, who guesses, and what is refused."""
 
 import json
 from dataclasses import replace
@@ -8,23 +8,35 @@ import pytest
 import torch
 
 from core.config import EngineConfig, PlacementWish, RetrievalConfig
+from core.decoding.registry import PLAIN, default_method
+from core.engine import Engine
 from core.errors import CoreError, InvalidSetting, NotEnoughMemory, NotPossibleHere
 from core.models.hub.catalog import find
 from core.models.loader import ModelDims, read_dims
 from core.models.param_count import ModelSize, size_in
-from core.planning import plan as planning
-from core.planning.choices import Choice
-from core.planning.composition import tiers_of
+from core.planning import fit
+from core.planning.choices import Choice, Composition
+from core.planning.composition import compose, tiers_of
 from core.planning.devices import Rig, described_gpu, make_rig
 from core.planning.hardware import Gpu, Machine
 from core.planning.plan import Plan, make_plan, placed
-from core.planning.sizes import RUNTIME_BYTES, TARGET_WEIGHTS, kv_bytes_per_token
+from core.planning.sizes import (
+    DRAFT_WEIGHTS,
+    DRAFTING_WEIGHTS,
+    EMBEDDINGS,
+    RUNTIME_BYTES,
+    TARGET_WEIGHTS,
+    PlanRow,
+    kv_bytes_per_token,
+)
 from tests.core.planning.plans import FILE, Case, few_cases, figures, sizes_of
 from tests.core.toys import sized
 
 GIB = 1 << 30
 LAPTOP = Machine("cpu", 2, 16 * GIB, 12 * GIB, ())
 HOST = Machine("cpu", 16, 128 * GIB, 120 * GIB, ())
+ROOMY = Machine("cpu", 16, 256 * GIB, 256 * GIB, ())
+KERNEL = replace(ROOMY, compiles=True)
 GAMER = replace(HOST, gpus=(Gpu("RTX 4090", 24 * GIB, 23 * GIB),))
 HUGE = replace(HOST, gpus=(Gpu("H200", 300 * GIB, 299 * GIB),))
 SMALL = sized(ModelDims(4, 4, 4, 64, 256, 2048, 131072, 8_528_432, torch.float16))
@@ -69,20 +81,18 @@ def test_counted_weights_are_as_large_as_their_files() -> None:
 
 @pytest.mark.parametrize("model", [LLAMA, "qwen3-0.6b", "harbour"])
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_the_layers_that_fit_are_those_of_trying_each(model: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(model, HUGE, 1024, context=64, layerwise=False, device=device)
-    cache = plan.sizes
+def test_the_layers_that_fit_are_those_of_trying_each(model: str, device: str) -> None:
+    cache = planned(model, HUGE, 1024, context=64, layerwise=False, device=device).sizes
     for context in (64, 200, 1000, 8192, 40_000, 131_072):
         low, high = sorted(cache.device_bytes(context, layers) for layers in (cache.layers, 0))
         step, blocks = (high - low) // 23 + 1, cache.host_bytes(context, 0)
         for room in range(max(0, low - 2 * step), high + 2 * step, step):
             for most, host in ((most, host) for most in (cache.layers - 1, 1, 0) for host in (blocks, blocks // 2)):
-                monkeypatch.setattr(type(plan), "host_room", host)
                 tried = (n for n in range(most, -1, -1) if cache.device_bytes(context, n) <= room)
                 here = next(tried, None)
                 beside = sum(row.size_bytes for row in cache.host_rows(context, most)) - cache.host_bytes(context, most)
                 fits = here is not None and cache.host_bytes(context, here) + beside <= host
-                assert plan.layers_within(room, context, most) == (here if fits else None)
+                assert cache.layers_within(context, most, room, host) == (here if fits else None)
 
 
 def test_a_full_device_holds_all_layers_that_fit_and_may_be_left_fewer() -> None:
@@ -114,16 +124,6 @@ def test_of_several_gpus_each_has_its_share_and_the_fullest_decides() -> None:
 # -------------------- what is chosen
 
 
-def test_the_type_of_computation_and_the_whole_context_follow_from_the_device() -> None:
-    for machine, settings, device, dtype in (
-        (LAPTOP, {}, "cpu", torch.float32),
-        (GAMER, {}, "cuda", torch.float16),  # weights keep their precision
-        (GAMER, {"device": "cpu"}, "cpu", torch.float32),
-    ):
-        plan = planned(SMALL, machine, **settings)
-        assert (plan.device.value, plan.dtype.value, plan.context.value) == (device, dtype, 131072)
-
-
 @pytest.mark.parametrize(("wish", "layers"), [("resident", 32), ("split", 31), ("offloaded", 0)])
 def test_a_placement_that_was_asked_for_is_planned(wish: PlacementWish, layers: int) -> None:
     plan = planned(LLAMA, GAMER, 1024, context=4096, placement=wish)
@@ -141,6 +141,121 @@ def test_with_the_kernel_weights_are_planned_in_the_bits_of_their_file() -> None
     assert planned(model, laptop).bytes_of(TARGET_WEIGHTS) == 16_060_522_496
     packed = replace(model, dims=replace(model.dims, packed_bytes=16_100_000_000))
     assert planned(packed, laptop).bytes_of(TARGET_WEIGHTS) == 16_100_000_000
+
+
+# -------------------- who guesses
+
+
+def composed(model: str, rig: Rig | str, *, draft: bool = True, **settings: Any) -> Plan:
+    """The plan for a machine, or for one that is named."""
+    target, small = sizes_of(model)
+    config = EngineConfig(**{"retrieval": RetrievalConfig(budget=4096), **settings})
+    rig = make_rig(ROOMY, assume=rig, host_gib=256) if isinstance(rig, str) else rig
+    return compose(target, small.dims if small and draft else None, config, rig)
+
+
+def chosen(plan: Plan) -> Composition:
+    assert plan.composition is not None
+    return plan.composition.value
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "has_draft", "because"),
+    [
+        ("1xh100", {"context": 8192}, True, "the draft fits, too"),
+        ("cpu", {"context": 8192}, True, "the draft fits, too"),
+        ("1x4090", {"context": 49152}, False, "of 32 layers of the full cache would wait"),  # fits without it alone
+        ("1x4090", {"context": 131072}, True, "the draft fits, too"),  # waits in host memory either way
+        ("1x4090", {"context": 49152, "draft_model": "llama-3.2-1b"}, True, "the draft was asked for"),
+        ("1x4090", {"context": 49152, "methods": ("triforce",)}, True, "the draft was asked for"),
+        ("1xh100", {"context": 8192, "methods": (PLAIN, "triforce-lookup")}, True, "the draft was asked for"),
+        ("1xh100", {"context": 8192, "methods": ("lookup",)}, False, "no method that was asked for needs the draft"),
+    ],
+)
+def test_a_draft_is_loaded_unless_it_alone_moves_the_cache_away_or_nobody_needs_it(
+    machine: str, settings: dict[str, Any], has_draft: bool, because: str
+) -> None:
+    plan = composed(GROUPED, machine, **settings)
+    assert chosen(plan) == Composition(default_method(has_draft=has_draft), has_draft)
+    assert because in plan.why_guesser
+    assert bool(plan.bytes_of(DRAFT_WEIGHTS)) is has_draft, "its memory is planned, or it is not loaded"
+    if not has_draft:
+        assert plan.resident_layers == 32
+
+
+def test_a_draft_whose_weights_do_not_fit_is_left_out_with_the_reason() -> None:
+    for gib in range(17, 24):  # a card that holds the target alone
+        rig = make_rig(ROOMY, gpu_gib=gib, host_gib=1)
+        try:
+            composed(GROUPED, rig, draft=False, context=8192)
+        except NotEnoughMemory:
+            continue
+        break
+    plan = composed(GROUPED, rig, context=8192)
+    assert not chosen(plan).has_draft and plan.why_guesser.startswith("with the draft: ")
+    with pytest.raises(NotEnoughMemory):
+        composed(GROUPED, rig, context=8192, draft_model="llama-3.2-1b")
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "settings", "copied"),
+    [
+        (GROUPED, KERNEL, {}, True),
+        (GROUPED, ROOMY, {}, False),  # torch's own products are slower on a processor
+        (GROUPED, make_rig(KERNEL, host_gib=36).machine, {}, False),  # it would take context away
+        (GROUPED, KERNEL, {"context": 131072, "gpu_memory_gib": 60}, True),
+        (GROUPED, KERNEL, {"context": 131072, "gpu_memory_gib": 30}, False),  # it would move layers beyond the limit
+        ("llama-68m", KERNEL, {}, False),  # too small
+        ("qwen3-30b-a3b-2507", KERNEL, {}, False),  # its experts are never rounded
+    ],
+)
+def test_a_processor_guesses_with_a_copy_in_four_bits_where_that_costs_nothing_else(
+    model: str, machine: Machine, settings: dict[str, Any], copied: bool
+) -> None:
+    for asked in (None, 16):
+        plan = composed(model, make_rig(machine), draft=False, **settings, self_draft_bits=asked)
+        wanted = 4 if copied and asked is None else 16
+        assert chosen(plan).self_draft_bits == plan.settled(EngineConfig()).self_draft_bits == wanted
+        assert bool(plan.bytes_of(DRAFTING_WEIGHTS)) is (wanted == 4)
+
+
+def test_what_is_chosen_is_loaded_and_told() -> None:
+    engine, usual = Engine.load(EngineConfig(device="cpu", context=4096)), default_method(has_draft=True)
+    plan = engine.info.plan
+    assert chosen(plan) == Composition(usual, has_draft=True) and "measured in each answer" in plan.why_guesser
+    assert engine.info.has_draft and engine.info.usual_method == usual
+
+
+GROWING = RetrievalConfig(budget=4096, grows=True)
+
+
+def on_card(gib: float, context: int, model: str = LLAMA, **settings: Any) -> Plan:
+    rig = make_rig(ROOMY, gpu=described_gpu(f"RTX 4090,{gib},1008,25"), host_gib=128)
+    return composed(model, rig, context=context, **{"retrieval": GROWING, **settings})
+
+
+def test_a_budget_that_was_asked_for_stays_and_one_without_room_falls_back() -> None:
+    grown = on_card(23.2, 122880)
+    assert grown.budget is not None and grown.budget.value > 4096 and "forecast" in grown.budget.because
+    config = EngineConfig(context=122880, retrieval=GROWING)
+    kept = grown.settled(config).retrieval
+    assert kept == RetrievalConfig(budget=grown.budget.value), "the caches are as large as planned"
+    asked = on_card(23.2, 122880, retrieval=RetrievalConfig(budget=4096))
+    assert asked.budget is None and asked.settled(config) == replace(config, self_draft_bits=16)
+    assert on_card(19, 65536).budget == Choice(4096, "as usual for the model"), "8,192 do not fit"
+    small = on_card(16.7, 16384)
+    assert small.budget is not None and small.budget.value == 2048 and "no room" in small.budget.because
+    with pytest.raises(NotEnoughMemory, match="lies beside them need"):
+        on_card(12, 122880)
+
+
+def test_embeddings_wait_in_host_memory_where_layers_do_unless_the_output_layer_reads_them_whole() -> None:
+    size, embeddings = sizes_of("qwen3-14b-yarn")[0], 151_936 * 5120 * 2
+    long, short = (on_card(22, context, "qwen3-14b-yarn", bits=4) for context in (131072, 8192))
+    assert long.layers_away and long.embeds_from_host and long.host_rows[0] == PlanRow(EMBEDDINGS, 1 << 31)
+    assert long.bytes_of(TARGET_WEIGHTS) == size.weight_bytes(4) - embeddings and embeddings < 1 << 31
+    assert not short.layers_away and short.bytes_of(TARGET_WEIGHTS) == size.weight_bytes(4)
+    assert not replace(long, size=replace(size, dims=replace(size.dims, tied=True))).embeds_from_host
 
 
 # -------------------- what is refused
@@ -170,6 +285,7 @@ def test_a_context_that_does_not_fit_is_refused_with_the_largest_that_does(
 SMALLER, ONE = "Choose a smaller model, or close other programs that take memory.", "Leave out --gpus."
 WITH_4 = "With --bits 4 they would fit; answers are then exact for the quantised model."
 QWEN = "qwen2.5-7b-yarn"
+UNDIVIDED = replace(sizes_of(QWEN)[0], divisible=False)
 
 
 @pytest.mark.parametrize(
@@ -189,22 +305,8 @@ QWEN = "qwen2.5-7b-yarn"
         (1, QWEN, LAPTOP, {"num_gpus": 2}, "of which this machine has none", ONE),
         (2, QWEN, LAPTOP, {"device": "cpu", "num_gpus": 3}, "cannot be shared by 3 GPUs", "Use a number"),
         (2, QWEN, LAPTOP, {"num_gpus": 9}, "--gpus 9 is not usable", "Use 1 to 8."),
-        (
-            2,
-            GROUPED,
-            card(24, 2),
-            {"num_gpus": 2, "bits": 8},
-            "weights are not shared",
-            "Leave out --bits",
-        ),
-        (
-            1,
-            replace(sizes_of(QWEN)[0], divisible=False),
-            card(24, 2),
-            {"num_gpus": 2, "context": 8192},
-            "layers of this family cannot be shared",
-            ONE,
-        ),
+        (2, GROUPED, card(24, 2), {"num_gpus": 2, "bits": 8}, "weights are not shared", "Leave out --bits"),
+        (1, UNDIVIDED, card(24, 2), {"num_gpus": 2}, "layers of this family cannot be shared", ONE),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_smallest_change_that_helps(
@@ -223,7 +325,7 @@ def test_what_cannot_be_is_refused_with_the_smallest_change_that_helps(
 
 def test_gpus_share_no_model_under_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     here = replace(HOST, gpus=(Gpu("A", 80 * GIB, 79 * GIB),) * 2)
-    monkeypatch.setattr(planning, "ON_WINDOWS", True)
+    monkeypatch.setattr(fit, "ON_WINDOWS", True)
     with pytest.raises(NotPossibleHere, match="GPUs cannot share a model under Windows") as refused:
         planned(QWEN, here, context=8192, num_gpus=2)
     assert refused.value.hint == "Start it in WSL2, or leave out --gpus."
