@@ -132,20 +132,14 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Change | None
     index = library.index(key)
     if index is None:
         return None
-    book = library.books[index]
-    match verb:
-        case "up" | "down":
-            to = index + (1 if verb == "down" else -1)
-            return (lambda now: now.move(index, to)) if 0 <= to < len(library.books) else None
-        case "move" if detail.isdecimal() and len(detail) < 6:
-            return lambda now: now.move(index, min(int(detail), len(now.books) - 1))
-        case "remove":
-            return lambda now: now.remove(index)
-        case "choose":
-            choice = understood(book.document, detail)
-            return lambda now: now.choose(index, choice)
-        case _:
-            return None
+    if verb == "remove":
+        return lambda now: now.remove(index)
+    if verb == "choose":
+        choice = understood(library.books[index].document, detail)
+        return lambda now: now.choose(index, choice)
+    last, places = len(library.books) - 1, {"up": index - 1, "down": index + 1}
+    to = min(int(detail[:6]), last) if verb == "move" and detail.isdecimal() else places.get(verb, -1)
+    return (lambda now: now.move(index, to)) if 0 <= to <= last else None
 
 
 # -------------------- looking into documents

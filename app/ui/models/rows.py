@@ -18,7 +18,6 @@ from core.errors import ContextTooSmall, CoreError, NotEnoughMemory
 from core.models.hub import catalog, store
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
-    from app.runtime.events import Ready
     from core.models.loader import ModelDims
     from core.models.param_count import ModelSize
     from core.planning.forecast import Acceptance
@@ -79,7 +78,7 @@ def expected_speeds(plan: "Plan", acceptance: "Acceptance") -> Speeds:
     )
 
 
-def reading_time(ready: "Ready", num_tokens: int) -> float | None:
+def reading_time(ready: Ready, num_tokens: int) -> float | None:
     """Seconds that the loaded model takes to read a text of so many tokens; None: not known, as of a server elsewhere.
 
     By what it has read since it was loaded, else by the model of `expected_speeds`.

@@ -43,8 +43,7 @@ def chat(session: Session) -> dict[str, Any]:
 
 def exchanges(session: Session) -> dict[str, Any]:
     """The shown exchanges by their ids, with figures and buttons."""
-    dialogue, found = session.dialogue, dict[str, Any]()
-    nodes = _shown(session)
+    dialogue, found, nodes = session.dialogue, dict[str, Any](), _shown(session)
     for node in nodes:
         assert dialogue is not None, "exchanges of no conversation"
         last = node is nodes[-1] and node.id == dialogue.head
@@ -63,12 +62,13 @@ def live(session: Session) -> dict[str, Any] | None:
     if writing is None:
         return None
     trace = writing.trace
-    empty = not trace.answer.strip()
-    thinks = empty and bool(trace.thought)
-    why = f'<div class="waits">{render.escape(waits(writing, session) or PENDING)}</div>'
-    told = {"wait": why + (BACK if writing.waiting else "")} if empty and not thinks else {}
-    title = {"thought": thought_title(trace.all_stats, thinks=thinks)} if trace.thought else {}
-    return {"question": writing.trace.question, **title, **told}
+    shown, empty = {"question": trace.question}, not trace.answer.strip()
+    if trace.thought:
+        shown["thought"] = thought_title(trace.all_stats, thinks=empty)
+    elif empty:
+        why = f'<div class="waits">{render.escape(waits(writing, session) or PENDING)}</div>'
+        shown["wait"] = why + (BACK if writing.waiting else "")
+    return shown
 
 
 def live_texts(session: Session) -> dict[str, str]:
@@ -104,12 +104,11 @@ def _answer(session: Session, node: Node, finished: Finished) -> dict[str, Any]:
 
 
 def _notice(finished: Finished) -> str:
-    if finished.in_thought:
-        at_limit = finished.stop_reason == "max_new_tokens"
-        return (
-            NO_CONTINUE if at_limit and not finished.token_ids else IN_THOUGHT.get(finished.stop_reason, ENDED_THINKING)
-        )
-    return BLANK_ANSWER if finished.text else EMPTY_ANSWER
+    if not finished.in_thought:
+        return BLANK_ANSWER if finished.text else EMPTY_ANSWER
+    if finished.stop_reason == "max_new_tokens" and not finished.token_ids:
+        return NO_CONTINUE
+    return IN_THOUGHT.get(finished.stop_reason, ENDED_THINKING)
 
 
 WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
@@ -122,20 +121,20 @@ WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
 def welcome(session: Session) -> str:
     """The words in the middle of an empty chat."""
     uploads, book = session.uploads, session.book
+    comes = session.is_reading or bool(uploads.coming)
+    if book is None and not comes and not uploads.too_long:
+        return WELCOME
     if uploads.too_long:
         meanwhile = f" Until then questions go to {render.escape(book.title)}." if book else ""
-        return _told("Too long to read at once", f"Tick the parts above that the model is to read.{meanwhile}")
-    if book is None:
-        opening = _told("The book is being opened", "You can ask now: the answer begins when it is open and read.")
-        return opening if session.is_reading or uploads.coming else WELCOME
-    if session.is_read and not uploads.coming:
-        return _told("The book is open", "Ask anything about it.")
-    if session.is_reading or uploads.coming:
-        return _told("The book is being read", "You can ask now: the answer begins when the reading ends.")
-    return _told("The book is read in part", "Ask, and the rest is read first. Or press Read on.")
-
-
-def _told(title: str, text: str) -> str:
+        title, text = "Too long to read at once", f"Tick the parts above that the model is to read.{meanwhile}"
+    elif book is None:
+        title, text = "The book is being opened", "You can ask now: the answer begins when it is open and read."
+    elif session.is_read and not uploads.coming:
+        title, text = "The book is open", "Ask anything about it."
+    elif comes:
+        title, text = "The book is being read", "You can ask now: the answer begins when the reading ends."
+    else:
+        title, text = "The book is read in part", "Ask, and the rest is read first. Or press Read on."
     return f'<div class="welcome"><h2>{title}</h2><p>{text}</p></div>'
 
 
@@ -196,15 +195,12 @@ EXACTNESS = {
 
 def question_footer(dialogue: Dialogue, node: Node) -> str:
     """The number of the shown version, and the button to edit the question."""
-    beside = [one.id for one in dialogue.children(node.parent)]
-    at = beside.index(node.id)
-    turns = ""
-    if len(beside) > 1:
-        before, after = beside[at - 1] if at else "", beside[at + 1] if at + 1 < len(beside) else ""
-        turns = (
-            f'<span class="versions">{_turn(before, "&lsaquo;", "Earlier version")}<span>{at + 1}/{len(beside)}</span>'
-            f"{_turn(after, '&rsaquo;', 'Later version')}</span>"
-        )
+    beside, turns = ["", *(one.id for one in dialogue.children(node.parent)), ""], ""  # "": there is none
+    at, count = beside.index(node.id), len(beside) - 2
+    if count > 1:
+        before = _turn(beside[at - 1], "&lsaquo;", "Earlier version")
+        after = _turn(beside[at + 1], "&rsaquo;", "Later version")
+        turns = f'<span class="versions">{before}<span>{at}/{count}</span>{after}</span>'
     edit = _button("edit", node.id, "Edit", "Change this question; the conversation so far stays as a branch")
     return f'<div class="asked"><span class="acts">{edit}</span>{turns}</div>'
 

@@ -97,8 +97,7 @@ def _book(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
     """One document with its parts."""
     document, tokens = book.document, meter.book(Book(document=book.document, digest=book.digest))
     parts = _parts(book, choice, meter, free) if document.chapters else _pages(book, choice)
-    title = render.escape(document.title)
-    ticked = " checked" if choice is not None else ""
+    title, ticked = render.escape(document.title), " checked" if choice is not None else ""
     return (
         f'<fieldset data-book="{book.key}"><legend><label><input type="checkbox" name="book"{ticked}>'
         f'<b dir="auto">{title}</b><i>{extent(book)} · {tokens:,} tokens</i></label></legend>{parts}</fieldset>'
@@ -112,13 +111,11 @@ def _parts(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
     listed: list[ChapterPath] = []
 
     def rows(chapters: tuple[Chapter, ...], above: ChapterPath, first: int) -> str:
-        found = []
-        for number, chapter in enumerate(chapters, first):
-            if len(listed) < MOST_CHAPTERS:
-                found.append(row((*above, number), chapter))
-        return f"<ul>{''.join(found)}</ul>"
+        return f"<ul>{''.join(row((*above, number), one) for number, one in enumerate(chapters, first))}</ul>"
 
     def row(path: ChapterPath, chapter: Chapter) -> str:
+        if len(listed) >= MOST_CHAPTERS:
+            return ""
         tokens, name = meter.chapter(book, chapter), chapter.title
         if numbered and len(path) == 1 and not LEADING_NUMBER.match(name):
             name = f"{path[0]}. {name}"
