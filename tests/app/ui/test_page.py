@@ -15,26 +15,11 @@ from core.config import EngineConfig
 from core.decoding.registry import FASTEST, METHODS
 from core.engine import Engine
 from core.errors import UnknownModel
-from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, opened, place, write_book
+from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, opened, write_book
 from tests.app.ui.pages import PageOf
 from tests.core.toys import tiny_engine, with_words
 
 pytestmark = GRADIO_WARNINGS
-
-
-@pytest.fixture
-def page(worker: EngineWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PageOf:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
-    return PageOf(worker)
-
-
-def drop(page: PageOf, folder: Path, **texts: str | bytes) -> str:
-    """The card after files were dropped together."""
-    for name, text in texts.items():
-        (place(folder) / f"{name}.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert page.does("open", files=[f"digest/{name}.txt" for name in texts]), page.problem
-    page.rests()
-    return str(page.state()["book"])
 
 
 def test_every_place_of_a_part_is_on_the_page_and_every_part_has_a_place_or_a_drawer(worker: EngineWorker) -> None:
@@ -48,8 +33,10 @@ def test_every_place_of_a_part_is_on_the_page_and_every_part_has_a_place_or_a_dr
     assert names <= places | drawn | {"setting:"}, names - places - drawn
 
 
-def test_every_button_of_a_view_has_an_act(page: PageOf, engine: FakeEngine, tmp_path: Path) -> None:
-    drop(page, tmp_path, a="The book a. " * 40, b="The book b. " * 40, c=b"")
+def test_every_button_of_a_view_has_an_act(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    page = PageOf(worker, opened(worker, write_book(tmp_path, "The book a. " * 40)))
+    more = [write_book(tmp_path, text, name) for text, name in (("The book b. " * 40, "b.txt"), ("", "c.txt"))]
+    list(worker.open_books(page.session.id, more))
     engine.enqueue("It says “The book a. The book a.” and more.")
     page.asks("What?", max_new_tokens=9)
     page.does(f"edit:{page.ids[0]}"), page.does(f"page:{page.key}:1")
