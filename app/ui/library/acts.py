@@ -14,7 +14,7 @@ from app.runtime.events import WorkerEvent
 from app.runtime.reopening import forget_texts, keep_texts
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Removed, Session
-from app.ui.acts import Act, UnknownAct, Values
+from app.ui.acts import Act, Values
 from app.ui.library.page_viewer import Wanted, newest, preview
 from app.ui.library.view import MOST_HITS, found
 from app.ui.reading.checklist_view import chosen
@@ -56,10 +56,8 @@ def once_extracted(events: Iterator[WorkerEvent], forgetting: Callable[[], None]
 
 def sample(site: Site, session: Session, name: str, _values: Values) -> None:
     """Open a sample book."""
-    book = next((one for one in site.samples if one.file.name == name), None)
-    if book is None:
-        raise UnknownAct
-    follow(session, site.worker.open_books(session.id, [book.file]))
+    files = {one.file.name: one.file for one in site.samples}
+    follow(session, site.worker.open_books(session.id, [files[name]]))
 
 
 # -------------------- the library

@@ -173,13 +173,12 @@ def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
 
     Cost: imports torch; reads configurations, and sizes of local files.
     """
-    machine, used = machine_alone(state), state.info.model if isinstance(state, Ready) else ""
+    machine = machine_alone(state)
+    others = list(_others(machine, source, state))  # first: a folder may have the name of one of the catalogue
+    used = state.info.model if isinstance(state, Ready) and not any(row.in_use for row in others) else ""
     rows = [_catalogued(row, machine, source, used) for row in catalog.entries().values() if row.role == "target"]
-    others = list(_others(machine, source, state))
     if isinstance(state, Ready) and not any(row.in_use for row in (*rows, *others)):
-        others.insert(0, _running(state))
-    if any(row.in_use for row in others):  # a folder may have the name of one of the catalogue
-        rows = [replace(row, in_use=False) for row in rows]
+        rows.append(_running(state))
     return sorted((*others, *rows), key=lambda row: row.use)
 
 

@@ -47,11 +47,12 @@ def exchanges(session: Session) -> dict[str, Any]:
     for node in nodes:
         assert dialogue is not None, "exchanges of no conversation"
         last = node is nodes[-1] and node.id == dialogue.head
+        book, passages = session.book, _passages(session, node)
         found[node.id] = {
             "question": node.question,
             "asked": question_footer(dialogue, node),
-            **(_answer(session, node, node.exchange.finished) if node.exchange else {}),
-            "foot": answer_footer(dialogue, node, last=last, key=own_key(session, node)),
+            **(_answer(book, node.exchange.finished, passages) if node.exchange else {}),
+            "foot": answer_footer(dialogue, node, last=last, key=own_key(book, passages)),
         }
     return found
 
@@ -93,12 +94,12 @@ def _shown(session: Session) -> tuple[Node, ...]:
     return tuple(node for node in nodes if node is not None)
 
 
-def _answer(session: Session, node: Node, finished: Finished) -> dict[str, Any]:
+def _answer(book: Book | None, finished: Finished, passages: Sequence[Passage]) -> dict[str, Any]:
     """Thought and text of an answer; a notice where it has none."""
     thought = {"thought": [thought_title(finished.stats, thinks=False), finished.thought]} if finished.thought else {}
     if not finished.text.strip():
         return {**thought, "notice": _notice(finished)}
-    found = chips(session, node)
+    found = chips(book, finished.text, passages) if book else {}
     places = sorted(found)
     return {**thought, "text": with_places(finished.text, places), "inserted": [found[place] for place in places]}
 
@@ -231,20 +232,13 @@ STAYS = '<span class="stays">'  # a last word and the chip behind it, which no l
 LAST_WORD = re.compile(r"(?<=\s)[^\W_]+[.,;:!?]?[\"'”’»]?\Z")  # without signs of Markdown
 
 
-def chips(session: Session, node: Node) -> dict[int, str]:
-    """HTML by the index of the character of a node's answer that it precedes.
-
-    Empty unless the conversation is about the open book. For an answer about another library, only what is found is
-    marked: the rest may have been in that library. An answer that says that the book does not tell claims nothing.
-    """
-    passages, inserted = _passages(session, node), dict[int, str]()
-    if session.book is None or node.exchange is None:
-        return {}
-    text, underlined = node.exchange.finished.text, not _mostly_own(passages)
+def chips(book: Book, text: str, passages: Sequence[Passage]) -> dict[int, str]:
+    """HTML by the index of the character of an answer that it precedes."""
+    inserted, underlined = dict[int, str](), not _mostly_own(passages)
     for passage in passages:
         if passage.kind == "own" and not underlined:
             continue
-        before, behind = _around(session.book, passage)
+        before, behind = _around(book, passage)
         word = LAST_WORD.search(text[passage.start : passage.end]) if passage.kind != "own" else None
         stays, behind = (STAYS, f"{behind}</span>") if word else ("", behind)
         last = passage.start + (word.start() if word else 0)
@@ -254,17 +248,20 @@ def chips(session: Session, node: Node) -> dict[int, str]:
     return inserted
 
 
-def own_key(session: Session, node: Node) -> str:
+def own_key(book: Book | None, passages: Sequence[Passage]) -> str:
     """What the faint line means, or that most is the model's own wording, as HTML above the figures; "": neither."""
-    passages = _passages(session, node)
-    if session.book is None or not any(passage.kind == "own" for passage in passages):
+    if book is None or not any(passage.kind == "own" for passage in passages):
         return ""
     key = KEY_OF_MOST if _mostly_own(passages) else KEY
-    return f'<span class="own-key" title="{KEY_TITLE}">{key.format(book=_books(session.book))}</span>'
+    return f'<span class="own-key" title="{KEY_TITLE}">{key.format(book=_books(book))}</span>'
 
 
 def _passages(session: Session, node: Node) -> list[Passage]:
-    """The passages of a node's answer about which anything can be told."""
+    """The passages of a node's answer about which anything can be told: none unless it is about the open book.
+
+    For an answer about another library only what is found is told: the rest may have been in that library. An answer
+    that says that the book does not tell claims nothing.
+    """
     book, exchange = session.book, node.exchange
     if book is None or exchange is None or not session.fits:
         return []

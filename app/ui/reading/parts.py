@@ -9,7 +9,7 @@ from app.runtime.events import Ready
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.ui import render
-from app.ui.header import below, limits_note, masthead, notice
+from app.ui.header import KEYS_BUTTON, limits_note, masthead, notice
 from app.ui.models import offer
 from app.ui.models.rows import reading_time
 from app.ui.pane import MOUNTED, build_drop, build_fold, pane, static, tab_heading
@@ -87,10 +87,11 @@ def suggestions(site: Site, session: Session) -> str:
 
 
 def note(site: Site) -> str:
-    """The line under the question box."""
+    """The line under the question box: a note on the model, and the page's keys."""
     state = site.worker.state
     told = state.info.elsewhere or limits_note(state.info.limits) if isinstance(state, Ready) else site.note
-    return below(told)
+    line = f'<p class="note">{render.escape(told)}</p>' if told else ""
+    return f'<div class="below">{line}{KEYS_BUTTON}</div>'
 
 
 def conversations(site: Site, session: Session) -> str:

@@ -270,15 +270,6 @@ def test_dropped_files_and_those_in_a_zip_open_in_natural_order(page: PageOf, tm
     assert "4 documents, read in this order" in page.state()["book"]
 
 
-@pytest.mark.parametrize("wrong", ["../../book.txt", "/etc/hostname", "digest/none.txt", "", ".", "\0"])
-def test_only_what_was_uploaded_is_opened(page: PageOf, tmp_path: Path, wrong: str) -> None:
-    place(tmp_path)
-    before = page.session.uploads.library
-    page.does("open", files=[wrong])
-    page.rests()
-    assert page.session.uploads.library is before and (tmp_path / "book.txt").exists()
-
-
 def test_the_strip_the_chips_and_the_opened_page_follow_the_chat(page: PageOf, engine: FakeEngine) -> None:
     quoted, invented = '"it was a dark and stormy night"', '"and nobody was there at all"'
     for question, answer, engine.weights in (("One?", quoted, []), ("Two?", invented, [0.5] * 200)):
