@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # importing it loads torch
 GIB = 1 << 30
 CHOICES = [("Ask, with the size", "ask"), ("Always", "always"), ("Never", "never")]
 ABOUT = "A saved book opens in seconds after a restart. Its text is then on this machine’s disk."
-FIRST_OUT = "The books unused for longest go first."
 NOTHING_KEPT = "No saved books yet. A book that took long to read can be saved; it then opens in seconds."
 
 
@@ -45,7 +44,7 @@ def saved_books(site: Site, _session: Session) -> str:
             value=f'name="keeping" data-act-change="keeping:{settings.keeping}"',
         )
         field = f'min="0" step="any" value="{settings.cap_bytes / GIB:g}" data-act-change="saved-room" data-keep'
-        body += render.number("Room, GiB", field, info=FIRST_OUT, also=' id="kept-room"')
+        body += render.number("Room, GiB", field, info="The books unused for longest go first.", also=' id="kept-room"')
         body += saved_list(folder.books(), settings.cap_bytes, folder.notices)
     return (
         f'<details id="kept" class="fold-part" data-keep><summary role="button">Saved books</summary>{body}</details>'

@@ -26,7 +26,6 @@ from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
 
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
-SMALL = "; it is small and often wrong"
 NOT_NOW = render.link("Not now", also='data-decline=""')  # which this browser remembers
 OTHERS = render.link("Other models", also='data-tab="System"')
 
@@ -116,7 +115,7 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
         told = f"<b>{render.escape(small.name)}</b> answers soonest, often wrongly; {told}"
         wanted = [small, row]
     elif not row.needs_hub:
-        told += SMALL
+        told += "; it is small and often wrong"
     buttons = "".join(_button(one, strong=one is wanted[0]) for one in wanted)
     return (
         f'<div class="offered" data-offer="{render.escape(row.name)}"><p>{render.escape(why)} {told}.</p>'

@@ -35,8 +35,8 @@ STEPS = {
     "extracted": "Waits to be counted",
 }
 MOVING = {"opening": "Opening from disk", "saving": "Saving to disk"}
+LIBRARY = render.link("Choose pages and order", also='data-tab="Library"')
 KEEP_TITLE = "Write its text to the data folder, so that its conversations open it again with one click"
-LIBRARY = 'data-tab="Library"'  # where a click leads
 NOTIFY = render.link("Tell me when it is read", also="data-notify")
 FORGET_TITLE = "The open book stays; its conversations no longer open it by themselves"
 
@@ -66,7 +66,7 @@ def book_card(session: Session) -> str:
         talk = " and end the incognito conversation" if session.incognito else "; the conversation stays listed"
         closing = f"Close all documents{talk if session.exchanges else ''}"
         parts.append(
-            f'<p class="card-buttons">{render.link("Choose pages and order", also=LIBRARY)}'
+            f'<p class="card-buttons">{LIBRARY}'
             f"{render.link('Find', title='Find words in all open documents (Ctrl+Shift+F)', also='data-find-open')}"
             f"{render.link('Start over', 'start-over', title=closing)}</p>"
         )

@@ -35,7 +35,6 @@ from core.errors import ContextTooSmall, InvalidSetting
 MOST_CHAPTERS = 400  # of one book, and sub-chapters, that are listed
 CHOOSE_PARTS = "Too long to be read at once: choose among its parts."
 CHOOSE_PAGES = "Choose pages of it on the tab Library."
-OTHERS_LATER = "Documents without a tick are closed."
 
 
 def checklist(session: Session) -> str:
@@ -50,7 +49,7 @@ def checklist(session: Session) -> str:
     pages, most = num_pages(uploads.library), int(free / page_tokens(fit, uploads.library))
     tokens = f"{free:,} of {formats.plural(meter.library(uploads.library), 'token')}"
     intro = f"{formats.plural(pages, 'page')} are open, about {most:,} fit ({tokens}). Tick what the model is to read."
-    intro += f" {OTHERS_LATER}" if len(books) > 1 else ""
+    intro += " Documents without a tick are closed." if len(books) > 1 else ""
     return (
         f'<form class="card checklist" aria-labelledby="choosing-title">'
         f'<header><h3 id="choosing-title" tabindex="-1">Choose what is read</h3><p class="quiet">{intro}</p></header>'
