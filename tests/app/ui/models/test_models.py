@@ -146,6 +146,7 @@ def test_only_what_can_be_done_is_offered() -> None:
         ({"is_here": True, "fit": NO}, []),
         ({"to_come_bytes": 10**9, "fit": NO}, []),
     )
+    assert " disabled>" in models([replace(ROW, to_come_bytes=10**9)], fetching="another")
     for changed, acts in offers:
         assert re.findall('data-act="model-(.*?):m"', models([replace(ROW, **changed)])) == acts, changed
 
