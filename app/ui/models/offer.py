@@ -164,6 +164,11 @@ def _folders(site: Site) -> ModelFolders:
     return folders
 
 
+def bring(site: Site, _session: Session, typed: str, _values: Values) -> None:
+    """Add a model by its path, if it can be used."""
+    _folders(site).bring(typed)
+
+
 def get(site: Site, _session: Session, name: str, _values: Values, then: Callable[[], None] = lambda: None) -> None:
     """Download a model."""
     _source(site)
@@ -212,6 +217,6 @@ ACTS: dict[str, Act] = {
     "model-stop": lambda site, *_: site.downloads.stop(),
     "model-halt": lambda site, *_: site.worker.jobs.stop_loading.set(),
     "model-dismiss": dismiss,
-    "bring": lambda site, _, typed, __: _folders(site).bring(typed),
+    "bring": bring,
     "offer-get": fetch,
 }

@@ -160,8 +160,9 @@ def waits(writing: Writing, session: Session) -> str:
     """Why an answer has no word yet, and how long that takes; "" once its turn has come and nothing is read for it."""
     waiting, doing, trace = writing.waiting, session.doing, writing.trace
     if waiting is not None:
-        reads = waiting.reason == "own job" and isinstance(doing, PrefillProgress)
-        return f"{waiting_line(waiting)} · {far(doing, session.book)}" if reads else waiting_line(waiting)
+        if waiting.reason == "own job" and isinstance(doing, PrefillProgress):
+            return f"{waiting_line(waiting)} · {far(doing, session.book)}"
+        return waiting_line(waiting)
     if not writing.begun:
         return "Waiting for its turn"
     return reading_line(trace, session.book) if trace.reading and not trace.stats.new_tokens else ""
