@@ -58,6 +58,10 @@ def test_a_footer_has_every_figure_of_an_answer_and_only_a_cut_one_at_the_end_of
     dialogue, node = dialogue.ask(dialogue.tip, "Two?")
     *_, waits = exchanges(Session("x", dialogue=dialogue)).values()
     assert waits["question"] == "Two?" and f"again:{node.id}" in waits["foot"] and "text" not in waits, "unanswered"
+    past = (dialogue.path[0].id,)
+    writing = Writing(trace=Trace("Two?", "triforce"), past=past, conversation=dialogue.id, beside=False)
+    (before,) = exchanges(Session("x", dialogue=dialogue, writing=writing)).values()
+    assert "foot last" not in before["foot"], "an answer follows it"
 
 
 def test_exactness_is_said_plainly() -> None:
