@@ -73,12 +73,6 @@ def limits_note(limits: str) -> str:
     return f"{limits}; load a full model for other texts." if limits else ""
 
 
-def below(note: str) -> str:
-    """The line under the question box: a note on the model, and the page's keys."""
-    line = f'<p class="note">{render.escape(note)}</p>' if note else ""
-    return f'<div class="below">{line}{KEYS_BUTTON}</div>'
-
-
 def _facts(ready: Ready) -> str:
     info, machine = ready.info, ready.machine
     context, largest = f"{ready.context:,} tokens of context", "Largest text at once"

@@ -104,6 +104,17 @@ def link(label: str, act: str = "", **how: str) -> str:
     return button(label, act, tone="link", **how)
 
 
+def status(told: str, tone: str = "quiet") -> str:
+    """A line that screen readers read once it is there; `told`: as HTML."""
+    return f'<p class="{tone}" role="status">{told}</p>'
+
+
+def excerpt(parts: Iterable[str]) -> str:
+    """Words, found ones and words: the found ones marked."""
+    before, found, after = map(escape, parts)
+    return f"{before}<mark>{found}</mark>{after}"
+
+
 def dismiss(act: str) -> str:
     """The button that closes a notice."""
     return button("×", act, tone="close", name="Dismiss")

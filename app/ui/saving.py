@@ -1,7 +1,6 @@
 """Files that a page saves: conversations, proof cards, the figures of a race."""
 
 import json
-from collections.abc import Callable
 
 from app.conversations.exchange import Exchange
 from app.conversations.figures import drawn, exactness
@@ -15,13 +14,6 @@ from app.ui.race.card import card_html
 from app.ui.site import Site
 from core.errors import InvalidSetting
 
-KINDS: dict[str, Callable[[Site, Session, str], Parcel]] = {
-    "markdown": lambda site, session, one: site.conversing.export(session, one, "markdown"),
-    "json": lambda site, session, one: site.conversing.export(session, one, "json"),
-    "card": lambda site, session, one: _card(site, session, one),
-    "race": lambda site, session, kind: race_file(session, site.worker.state, kind),
-}
-
 
 def saved(site: Site, session: Session, what: str) -> Parcel:
     """The file that `KIND:DETAIL` names.
@@ -29,10 +21,15 @@ def saved(site: Site, session: Session, what: str) -> Parcel:
     Raises:
         CoreError: there is nothing to save.
     """
-    kind, _, detail = what.partition(":")
-    if kind not in KINDS:
-        raise UnknownAct
-    return KINDS[kind](site, session, detail)
+    match what.partition(":"):
+        case ("markdown" | "json" as kind, _, dialogue_id):
+            return site.conversing.export(session, dialogue_id, kind)
+        case ("card", _, node_id):
+            return _card(site, session, node_id)
+        case ("race", _, kind):
+            return race_file(session, site.worker.state, kind)
+        case _:
+            raise UnknownAct
 
 
 def _card(site: Site, session: Session, node_id: str) -> Parcel:

@@ -203,19 +203,16 @@ def follow(
                 if not isinstance(event, Pause):
                     apply(event)
                     session.changed()
-        except CoreError as error:
-            told(error)
         except Exception as error:  # a thread that died in silence would look like work that goes on
-            log.exception("a stream of events failed")
-            told(EngineFault(error))
+            if not isinstance(error, CoreError):
+                log.exception("a stream of events failed")
+                error = EngineFault(error)
+            if failed is not None:
+                failed(error)
+            else:
+                session.uploads.error = error
         finally:
             ended()
             session.changed()
-
-    def told(error: CoreError) -> None:
-        if failed is not None:
-            failed(error)
-        else:
-            session.uploads.error = error
 
     threading.Thread(target=run, name="follow", daemon=True).start()

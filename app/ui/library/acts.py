@@ -14,7 +14,7 @@ from app.runtime.events import WorkerEvent
 from app.runtime.reopening import forget_texts, keep_texts
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Removed, Session
-from app.ui.acts import Act, UnknownAct, Values
+from app.ui.acts import Act, Values
 from app.ui.library.page_viewer import Wanted, newest, preview
 from app.ui.library.view import MOST_HITS, found
 from app.ui.reading.checklist_view import chosen
@@ -56,10 +56,8 @@ def once_extracted(events: Iterator[WorkerEvent], forgetting: Callable[[], None]
 
 def sample(site: Site, session: Session, name: str, _values: Values) -> None:
     """Open a sample book."""
-    book = next((one for one in site.samples if one.file.name == name), None)
-    if book is None:
-        raise UnknownAct
-    follow(session, site.worker.open_books(session.id, [book.file]))
+    files = {one.file.name: one.file for one in site.samples}
+    follow(session, site.worker.open_books(session.id, [files[name]]))
 
 
 # -------------------- the library
@@ -132,20 +130,14 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Change | None
     index = library.index(key)
     if index is None:
         return None
-    book = library.books[index]
-    match verb:
-        case "up" | "down":
-            to = index + (1 if verb == "down" else -1)
-            return (lambda now: now.move(index, to)) if 0 <= to < len(library.books) else None
-        case "move" if detail.isdecimal() and len(detail) < 6:
-            return lambda now: now.move(index, min(int(detail), len(now.books) - 1))
-        case "remove":
-            return lambda now: now.remove(index)
-        case "choose":
-            choice = understood(book.document, detail)
-            return lambda now: now.choose(index, choice)
-        case _:
-            return None
+    if verb == "remove":
+        return lambda now: now.remove(index)
+    if verb == "choose":
+        choice = understood(library.books[index].document, detail)
+        return lambda now: now.choose(index, choice)
+    last, places = len(library.books) - 1, {"up": index - 1, "down": index + 1}
+    to = min(int(detail[:6]), last) if verb == "move" and detail.isdecimal() else places.get(verb, -1)
+    return (lambda now: now.move(index, to)) if 0 <= to <= last else None
 
 
 # -------------------- looking into documents

@@ -147,21 +147,15 @@ def _turning(book: Book, wanted: Wanted, verb: str, number: int, num_tokens: int
 
 def _boxes(image: PageImage, text: str, first: int, marks: Sequence[Mark]) -> str:
     """The marks on the image, where their words are for certain; `first`: the page's first character."""
-    placed = image.marks(text, [(a - first, b - first) for a, b, _ in marks])
-    boxes = ((box, mark.kind) for mark, some in zip(marks, placed, strict=True) for box in some)
-    return "".join(_rectangle(image, box, kind) for box, kind in boxes)
-
-
-def _rectangle(image: PageImage, box: Sequence[int], kind: str) -> str:
-    """A mark on the image, a little higher than its letters, in percent of the page."""
-    left, top, right, bottom = box
-    more = 0.16 * (bottom - top)
-    across, down = 100 / image.width, 100 / image.height
-    style = (
-        f"left:{left * across:.3f}%;top:{(top - more) * down:.3f}%;"
-        f"width:{(right - left) * across:.3f}%;height:{(bottom - top + 2 * more) * down:.3f}%"
-    )
-    return f'<i class="{kind}" style="{style}"></i>'
+    boxes, across, down = "", 100 / image.width, 100 / image.height  # in percent of the page
+    for mark, places in zip(marks, image.marks(text, [(a - first, b - first) for a, b, _ in marks]), strict=True):
+        for left, top, right, bottom in places:
+            more = 0.16 * (bottom - top)  # a little higher than its letters
+            boxes += (
+                f'<i class="{mark.kind}" style="left:{left * across:.3f}%;top:{(top - more) * down:.3f}%;'
+                f'width:{(right - left) * across:.3f}%;height:{(bottom - top + 2 * more) * down:.3f}%"></i>'
+            )
+    return boxes
 
 
 def marked_text(text: str, start: int, end: int, marks: Sequence[Mark]) -> Iterator[str]:

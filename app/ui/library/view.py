@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
@@ -11,7 +11,6 @@ from app import formats
 from app.context.context_documents import Book, label
 from app.context.find import MOST_CHARS, MOST_COUNTED, Hit, InBook, Words, excerpt
 from app.document_formats import EACH, SHORT
-from app.documents.document import Document
 from app.documents.language import language_name
 from app.documents.metadata import byline
 from app.runtime.sessions import Session
@@ -24,12 +23,11 @@ from app.ui.site import Part, Site, standing
 from core.errors import InvalidSetting
 
 if TYPE_CHECKING:  # importing it loads torch
-    from core.kv_store.folder import SavedBook, SavingMode
+    from core.kv_store.folder import SavedBook
 
 GIB = 1 << 30
 CHOICES = [("Ask, with the size", "ask"), ("Always", "always"), ("Never", "never")]
 ABOUT = "A saved book opens in seconds after a restart. Its text is then on this machine’s disk."
-FIRST_OUT = "The books unused for longest go first."
 NOTHING_KEPT = "No saved books yet. A book that took long to read can be saved; it then opens in seconds."
 
 
@@ -46,7 +44,7 @@ def saved_books(site: Site, _session: Session) -> str:
             value=f'name="keeping" data-act-change="keeping:{settings.keeping}"',
         )
         field = f'min="0" step="any" value="{settings.cap_bytes / GIB:g}" data-act-change="saved-room" data-keep'
-        body += render.number("Room, GiB", field, info=FIRST_OUT, also=' id="kept-room"')
+        body += render.number("Room, GiB", field, info="The books unused for longest go first.", also=' id="kept-room"')
         body += saved_list(folder.books(), settings.cap_bytes, folder.notices)
     return (
         f'<details id="kept" class="fold-part" data-keep><summary role="button">Saved books</summary>{body}</details>'
@@ -63,7 +61,7 @@ def saved_list(books: "Sequence[SavedBook]", cap_bytes: int, notices: Sequence[s
         f"{render.link('Remove', f'unkeep:{book.id}', name=f'Remove {book.name} from disk')}</li>"
         for book in books
     )
-    told = "".join(f'<p class="quiet" role="status">{render.escape(notice)}</p>' for notice in notices)
+    told = "".join(render.status(render.escape(notice)) for notice in notices)
     body = f'<ul class="kept">{rows}</ul>' if rows else f'<p class="quiet">{NOTHING_KEPT}</p>'
     share = render.bar(total / cap_bytes if cap_bytes else 0.0, "Room taken on disk")
     head = f"{formats.amount(total) if total else 'Nothing'} of {formats.amount(cap_bytes)}"
@@ -78,10 +76,10 @@ def remove(site: Site, _session: Session, book_id: str, _values: Values) -> None
                 folder.remove(book)
 
 
-def choose(site: Site, _session: Session, keeping: str, _values: Values) -> None:
-    """Set whether books are saved. Raises InvalidSetting."""
+def choose(site: Site, **changed: Any) -> None:
+    """Change whether books are saved, or the size limit. Raises InvalidSetting."""
     if (folder := site.worker.saved_books.folder) is not None:
-        folder.choose(replace(folder.settings, keeping=cast("SavingMode", keeping)))  # which checks it
+        folder.choose(replace(folder.settings, **changed))  # which checks it
 
 
 def choose_room(site: Site, _session: Session, _detail: str, values: Values) -> None:
@@ -90,11 +88,14 @@ def choose_room(site: Site, _session: Session, _detail: str, values: Values) -> 
         room = int(float(str(values["value"])) * GIB)
     except (ValueError, OverflowError) as error:
         raise InvalidSetting("The size limit is no number.", hint="Give it in GiB, for example 40.") from error
-    if (folder := site.worker.saved_books.folder) is not None:
-        folder.choose(replace(folder.settings, cap_bytes=room))
+    choose(site, cap_bytes=room)
 
 
-ACTS: dict[str, Act] = {"unkeep": remove, "keeping": choose, "saved-room": choose_room}
+ACTS: dict[str, Act] = {
+    "unkeep": remove,
+    "keeping": lambda site, _, keeping, __: choose(site, keeping=keeping),
+    "saved-room": choose_room,
+}
 
 
 EMPTY = f"""<section class="card empty-library"><h3>Nothing in the library yet</h3>
@@ -137,23 +138,17 @@ def _row(session: Session, index: int, book: Book) -> str:
         + tool(f"remove:{key}", f"Remove {title}", "Remove")
     )
     handle = f' draggable="true" data-drag="{key}" title="Drag to another place"' if last else ""
-    forget = ""
-    if book.file and document.recognised_pages:
-        link = render.link("Forget its recognised text on disk", f"forget-recognised:{key}", title=FORGETS)
-        forget = f"<p>{link}</p>"
+    forgets = render.link("Forget its recognised text on disk", f"forget-recognised:{key}", title=FORGETS)
+    forget = f"<p>{forgets}</p>" if book.file and document.recognised_pages else ""
+    cover = f'<img class="cover" src="{render.escape(document.cover)}" alt="">' if document.cover else ""
     return (
         f'<li class="document-row" data-row="{index}"><div class="document-head">'
-        f'<span class="number"{handle}>{index + 1}</span>{cover(document)}'
+        f'<span class="number"{handle}>{index + 1}</span>{cover}'
         f'<div><h4 dir="auto">{render.escape(title)}</h4><p class="quiet">{render.escape(facts)}</p>'
         f'<p class="costs"><b>{tokens}</b></p></div><div class="tools">{tools}</div></div>'
         f"{warnings(document.warnings, f'Warnings about {title}')}{recognition(session, book)}{forget}"
         f"{_choices(session, book)}</li>"
     )
-
-
-def cover(document: Document) -> str:
-    """The small picture of a document; "" without one."""
-    return f'<img class="cover" src="{render.escape(document.cover)}" alt="">' if document.cover else ""
 
 
 def _choices(session: Session, book: Book) -> str:
@@ -182,7 +177,6 @@ documents" aria-keyshortcuts="Control+Shift+F" autocomplete="off" spellcheck="fa
 <label title="Otherwise “cafe” finds “Café”, too"><input type="checkbox" name="exact">Case and accents</label>
 <label title="Otherwise “light” finds “lighthouse”, too"><input type="checkbox" name="whole">Whole words</label>
 </p></form>"""
-NO_DOCUMENTS = '<p class="quiet" role="status">No document is open: drop one below.</p>'
 
 
 def found(words: Words, books: tuple[Book, ...], results: tuple[InBook, ...]) -> str:
@@ -190,29 +184,19 @@ def found(words: Words, books: tuple[Book, ...], results: tuple[InBook, ...]) ->
     if not words.text.strip():
         return ""
     if not books:
-        return NO_DOCUMENTS
+        return render.status("No document is open: drop one below.")
     total, shown = sum(one.total for one in results), sum(len(one.hits) for one in results)
     where = f" in {formats.plural(len(results), 'document')}" if len(books) > 1 and results else ""
     more_than = "More than " if any(one.total - len(one.hits) >= MOST_COUNTED for one in results) else ""
-    said = f"{more_than}{formats.plural(total, 'hit')}{where}" if total else f"Nothing found in {_places(len(books))}."
-    first = f", the first {shown:,} below" if shown < total else ""
+    places = "the open document" if len(books) == 1 else f"{len(books):,} open documents"
+    said = f"{more_than}{formats.plural(total, 'hit')}{where}" if total else f"Nothing found in {places}."
+    more = ""
+    if shown < total:
+        said += f", the first {shown:,} below"
+        more = render.link("Show more", also=f'data-find-more="{shown + STEP}"')
+        more = more if shown < MOST_HITS else '<p class="quiet">More words narrow the search down.</p>'
     groups = "".join(_group(one, named=len(books) > 1) for one in results)
-    return (
-        f'<section class="card found" aria-label="Hits"><p class="quiet" role="status">{said}{first}</p>'
-        f"{groups}{_more(shown, total)}</section>"
-    )
-
-
-def _places(num_books: int) -> str:
-    return "the open document" if num_books == 1 else f"{num_books:,} open documents"
-
-
-def _more(shown: int, total: int) -> str:
-    if shown == total:
-        return ""
-    if shown >= MOST_HITS:
-        return '<p class="quiet">More words narrow the search down.</p>'
-    return render.link("Show more", also=f'data-find-more="{shown + STEP}"')
+    return f'<section class="card found" aria-label="Hits">{render.status(said)}{groups}{more}</section>'
 
 
 def _group(one: InBook, *, named: bool) -> str:
@@ -223,12 +207,11 @@ def _group(one: InBook, *, named: bool) -> str:
 
 
 def _hit(book: Book, hit: Hit) -> str:
-    around = excerpt(book.document, hit)
     apart = "" if hit.chosen else " · not in the context"
     place = f"page {render.escape(hit.page.label)}, line {hit.line:,}{apart}"
     language = f' lang="{render.escape(book.document.language)}"' if book.document.language else ""
-    before, marked, after = map(render.escape, around)
-    words = f'<small>{place}</small><span dir="auto"{language}>{before}<mark>{marked}</mark>{after}</span>'
+    around = render.excerpt(excerpt(book.document, hit))
+    words = f'<small>{place}</small><span dir="auto"{language}>{around}</span>'
     return render.button(words, f"preview:{book.key}:{hit.page.number}:{hit.start}-{hit.end}", tone="hit")
 
 

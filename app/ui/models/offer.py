@@ -8,13 +8,14 @@ model that suits this machine best. Both fetch a model and change to it; open bo
 Nothing is asked of the network before that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from huggingface_hub import constants
 
 from app import formats
 from app.context.domain_check import FULL_MODELS
 from app.runtime.events import Loading, Ready
+from app.runtime.model_folders import ModelFolders
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.acts import Act, UnknownAct, Values
@@ -25,7 +26,6 @@ from core.errors import CoreError, UnknownModel
 from core.models.hub.catalog import entries
 
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
-SMALL = "; it is small and often wrong"
 NOT_NOW = render.link("Not now", also='data-decline=""')  # which this browser remembers
 OTHERS = render.link("Other models", also='data-tab="System"')
 
@@ -40,12 +40,11 @@ def html(site: Site, session: Session) -> str:
     state, source, now = site.worker.state, site.source, site.downloads.now
     if source is None or source.unavailable:
         return _card(_warning(session))
-    if isinstance(state, Loading):
-        return _card(view.loading(state)) if state.model else ""
+    is_fetching = isinstance(state, Ready) and now is not None and not now.ended
+    if is_fetching or (isinstance(state, Loading) and state.model):
+        return _card(view.doing(state, now))
     if not isinstance(state, Ready):
         return ""
-    if now is not None and not now.ended:
-        return _card(view.download(now))
     ended = "" if now is not None and now.stage == "done" else view.doing(state, now)  # above the offer
     is_small = _is_small(state)
     why = _why(session, state) if state.info.limits or is_small else ""
@@ -58,8 +57,8 @@ def html(site: Site, session: Session) -> str:
     )
     if is_small:
         return _card(ended + (_offer(why, row, None) if row else ""))
-    row, small = (row, small) if row is not None else (small, None)
-    return _card(ended + _warning(session) + (_offer(why, row, small) if row else NOTHING_FITS))
+    offered = _offer(why, row, small) if row else _offer(why, small, None) if small else NOTHING_FITS
+    return _card(ended + _warning(session) + offered)
 
 
 def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:
@@ -116,7 +115,7 @@ def _offer(why: str, row: ModelRow, small: ModelRow | None) -> str:
         told = f"<b>{render.escape(small.name)}</b> answers soonest, often wrongly; {told}"
         wanted = [small, row]
     elif not row.needs_hub:
-        told += SMALL
+        told += "; it is small and often wrong"
     buttons = "".join(_button(one, strong=one is wanted[0]) for one in wanted)
     return (
         f'<div class="offered" data-offer="{render.escape(row.name)}"><p>{render.escape(why)} {told}.</p>'
@@ -158,13 +157,25 @@ def _source(site: Site) -> ModelSource:
     return site.source
 
 
-def get(site: Site, session: Session, name: str, _values: Values) -> None:
+def _folders(site: Site) -> ModelFolders:
+    """The models that were brought by their paths."""
+    if (folders := _source(site).folders) is None:
+        raise UnknownAct
+    return folders
+
+
+def bring(site: Site, _session: Session, typed: str, _values: Values) -> None:
+    """Add a model by its path, if it can be used."""
+    _folders(site).bring(typed)
+
+
+def get(site: Site, _session: Session, name: str, _values: Values, then: Callable[[], None] = lambda: None) -> None:
     """Download a model."""
     _source(site)
-    site.downloads.start(name)
+    site.downloads.start(name, then)
 
 
-def fetch(site: Site, session: Session, name: str, _values: Values) -> None:
+def fetch(site: Site, session: Session, name: str, values: Values) -> None:
     """Download a model, and change to it when it is here."""
 
     def then() -> None:
@@ -174,8 +185,7 @@ def fetch(site: Site, session: Session, name: str, _values: Values) -> None:
             session.problem = error
             session.changed()
 
-    _source(site)
-    site.downloads.start(name, then)
+    get(site, session, name, values, then)
 
 
 def use(site: Site, session: Session, name: str, _values: Values) -> None:
@@ -194,21 +204,6 @@ def change(site: Site, name: str) -> None:
         site.worker.jobs.switch(source.load(config_of(row, source)), name)
 
 
-def bring(site: Site, session: Session, typed: str, _values: Values) -> None:
-    """Add a model by its path, if it can be used."""
-    folders = _source(site).folders
-    if folders is None:
-        raise UnknownAct
-    folders.bring(typed)
-
-
-def forget(site: Site, session: Session, name: str, _values: Values) -> None:
-    """Take a brought model off the list."""
-    folders = _source(site).folders
-    if folders is not None:
-        folders.forget(name)
-
-
 def dismiss(site: Site, session: Session, _detail: str, _values: Values) -> None:
     """The reader has seen how the last act ended."""
     site.downloads.dismiss()
@@ -218,7 +213,7 @@ def dismiss(site: Site, session: Session, _detail: str, _values: Values) -> None
 ACTS: dict[str, Act] = {
     "model-get": get,
     "model-use": use,
-    "model-forget": forget,
+    "model-forget": lambda site, _, name, __: _folders(site).forget(name),
     "model-stop": lambda site, *_: site.downloads.stop(),
     "model-halt": lambda site, *_: site.worker.jobs.stop_loading.set(),
     "model-dismiss": dismiss,

@@ -18,7 +18,6 @@ from core.errors import ContextTooSmall, CoreError, NotEnoughMemory
 from core.models.hub import catalog, store
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
-    from app.runtime.events import Ready
     from core.models.loader import ModelDims
     from core.models.param_count import ModelSize
     from core.planning.forecast import Acceptance
@@ -79,7 +78,7 @@ def expected_speeds(plan: "Plan", acceptance: "Acceptance") -> Speeds:
     )
 
 
-def reading_time(ready: "Ready", num_tokens: int) -> float | None:
+def reading_time(ready: Ready, num_tokens: int) -> float | None:
     """Seconds that the loaded model takes to read a text of so many tokens; None: not known, as of a server elsewhere.
 
     By what it has read since it was loaded, else by the model of `expected_speeds`.
@@ -174,13 +173,12 @@ def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
 
     Cost: imports torch; reads configurations, and sizes of local files.
     """
-    machine, used = machine_alone(state), state.info.model if isinstance(state, Ready) else ""
+    machine = machine_alone(state)
+    others = list(_others(machine, source, state))  # first: a folder may have the name of one of the catalogue
+    used = state.info.model if isinstance(state, Ready) and not any(row.in_use for row in others) else ""
     rows = [_catalogued(row, machine, source, used) for row in catalog.entries().values() if row.role == "target"]
-    others = list(_others(machine, source, state))
     if isinstance(state, Ready) and not any(row.in_use for row in (*rows, *others)):
-        others.insert(0, _running(state))
-    if any(row.in_use for row in others):  # a folder may have the name of one of the catalogue
-        rows = [replace(row, in_use=False) for row in rows]
+        rows.append(_running(state))
     return sorted((*others, *rows), key=lambda row: row.use)
 
 

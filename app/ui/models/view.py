@@ -151,28 +151,25 @@ def not_loaded(error: CoreError) -> str:
     return refused(error, instead="The model before it is loaded again.")
 
 
-def download(fetch: Fetch | None) -> str:
+def download(fetch: Fetch) -> str:
     """The progress of a download, or how it ended."""
-    if fetch is None:
-        return ""
-    name = render.escape(fetch.name)
-    if fetch.stage == "done":
-        return told(f"{fetch.name} is on this disk.")
-    if fetch.stage == "failed" and fetch.error is not None:
-        return refused(fetch.error)
-    if fetch.stage == "asking":
-        return _going_on(f"<p>Asking for the size of {name}…</p>", stop="model-stop")
-    got, total = formats.disk_size(fetch.done_bytes), formats.disk_size(fetch.total_bytes)
-    if fetch.stage == "stopped":
-        kept = f"{got} of {total} are kept, and Go on fetches the rest." if fetch.done_bytes else "Nothing is kept."
-        return told(f"{fetch.name}: cancelled. {kept}")
-    if fetch.stage == "stopping":
-        return _going_on(f"<p>{name}: ending at {got} of {total}.</p>", stop="")
-    share = fetch.done_bytes / fetch.total_bytes if fetch.total_bytes else 0.0
+    name, got, total = render.escape(fetch.name), *map(formats.disk_size, (fetch.done_bytes, fetch.total_bytes))
+    match fetch.stage:
+        case "done":
+            return told(f"{fetch.name} is on this disk.")
+        case "failed" if fetch.error is not None:
+            return refused(fetch.error)
+        case "asking":
+            return _going_on(f"<p>Asking for the size of {name}…</p>", stop="model-stop")
+        case "stopped":
+            kept = f"{got} of {total} are kept, and Go on fetches the rest." if fetch.done_bytes else "Nothing is kept."
+            return told(f"{fetch.name}: cancelled. {kept}")
+        case "stopping":
+            return _going_on(f"<p>{name}: ending at {got} of {total}.</p>", stop="")
     rate, left, pace = fetch.bytes_per_second, fetch.total_bytes - fetch.done_bytes, ""
     if rate > 0:
         pace = f" · {formats.disk_size(int(rate))}/s" + (f" · {formats.duration(left / rate)} left" if left else "")
-    bar = render.bar(share, f"Download of {fetch.name}")
+    bar = render.bar(fetch.done_bytes / max(fetch.total_bytes, 1), f"Download of {fetch.name}")
     return _going_on(f"<p>Downloading {name} · {got} of {total}{pace}</p>{bar}", stop="model-stop")
 
 

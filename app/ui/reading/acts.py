@@ -19,32 +19,30 @@ from core.errors import CoreError, InvalidSetting
 def ask(site: Site, session: Session, _detail: str, values: Values) -> None:
     """Answer a question; if there is no answer, it goes back into the box."""
     form, question, editing = _form(session, values), str(values["question"]), session.editing
-    config, parent = form.config(), site.conversing.parent_for(session, question)
+    parent = site.conversing.parent_for(session, question)
     try:
-        events = site.worker.answer(session.id, question, config, parent=parent, own_seed=form.own_seed)
+        events = site.worker.answer(session.id, question, form.config(), parent=parent, own_seed=form.own_seed)
     except CoreError:
         session.editing = editing
         raise
-    _write(session, Trace(question.strip(), config.method), parent, events, left=question, editing=editing)
+    _write(session, Trace(question.strip(), form.config().method), parent, events, left=question, editing=editing)
 
 
 def again(site: Site, session: Session, node_id: str, values: Values) -> None:
     """Answer a question again, beside its present answer."""
     form = _form(session, values)
-    config = form.config()
-    events = site.worker.regenerate(session.id, config, node_id, own_seed=form.own_seed)
+    events = site.worker.regenerate(session.id, form.config(), node_id, own_seed=form.own_seed)
     node = site.conversing.exchange(session, node_id)
-    _write(session, Trace(node.question, config.method), node.parent, events)
+    _write(session, Trace(node.question, form.config().method), node.parent, events)
 
 
 def go_on(site: Site, session: Session, _node_id: str, values: Values) -> None:
     """Continue the last answer."""
     form = _form(session, values)
-    config = form.config()
-    events = site.worker.go_on(session.id, config, own_seed=form.own_seed)
+    events = site.worker.go_on(session.id, form.config(), own_seed=form.own_seed)
     assert session.dialogue is not None, "an answer to nothing"
     node = session.dialogue.path[-1]
-    _write(session, Trace(node.question, config.method, node.exchange), node.parent, events)
+    _write(session, Trace(node.question, form.config().method, node.exchange), node.parent, events)
 
 
 def _form(session: Session, values: Values) -> SettingsForm:
@@ -71,8 +69,6 @@ def _write(
     writing = session.writing = Writing(
         trace=trace,
         past=tuple(node.id for node in past),
-        left=left,
-        editing=editing,
         conversation=session.dialogue_id,
         beside=not session.fits,
     )
@@ -90,9 +86,9 @@ def _write(
         path = session.dialogue.path if session.dialogue else ()
         written = len(path) > len(writing.past_in(session)) and path[-1].question == writing.trace.question
         if not written:
-            session.editing = writing.editing
-            if writing.left:
-                session.put(writing.left)
+            session.editing = editing
+            if left:
+                session.put(left)
 
     follow(session, events, writing.apply, failed, ended)
 

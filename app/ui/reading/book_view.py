@@ -28,9 +28,15 @@ from core.errors import ContextTooSmall, CoreError
 
 MOST_TITLES = 6  # in the card; the tab "Library" shows all
 MOST_READ_AGAIN = 64  # tokens at the end of an opening that are read again whatever is in memory
+STEPS = {
+    "waiting": "Waits until the text before it is extracted",
+    "extracting": "Extracting text",
+    "recognising": "Recognising text",
+    "extracted": "Waits to be counted",
+}
 MOVING = {"opening": "Opening from disk", "saving": "Saving to disk"}
+LIBRARY = render.link("Choose pages and order", also='data-tab="Library"')
 KEEP_TITLE = "Write its text to the data folder, so that its conversations open it again with one click"
-LIBRARY = 'data-tab="Library"'  # where a click leads
 NOTIFY = render.link("Tell me when it is read", also="data-notify")
 FORGET_TITLE = "The open book stays; its conversations no longer open it by themselves"
 
@@ -60,7 +66,7 @@ def book_card(session: Session) -> str:
         talk = " and end the incognito conversation" if session.incognito else "; the conversation stays listed"
         closing = f"Close all documents{talk if session.exchanges else ''}"
         parts.append(
-            f'<p class="card-buttons">{render.link("Choose pages and order", also=LIBRARY)}'
+            f'<p class="card-buttons">{LIBRARY}'
             f"{render.link('Find', title='Find words in all open documents (Ctrl+Shift+F)', also='data-find-open')}"
             f"{render.link('Start over', 'start-over', title=closing)}</p>"
         )
@@ -76,15 +82,16 @@ def state(session: Session) -> list[str]:
         parts.append(_too_long(session))
     if (moving := disk_state(session).doing) is not None:
         step = f"{MOVING[moving.what]} · {moving.done_tokens:,} of {moving.total_tokens:,} tokens"
-        parts.append(_running(step, "", moving.done_tokens / max(moving.total_tokens, 1)))
+        parts.append(_running(step, share=moving.done_tokens / max(moving.total_tokens, 1)))
     elif session.is_reading:
         parts.append(_doing(session))
     elif session.book:
         parts.append(_rest(session))
     if uploads.note:
-        parts.append(f'<p class="quiet" role="status">{render.escape(uploads.note)}</p>')
-    fit = fit_of(session)
-    return [*parts, *([budget(fit, uploads.library)] if fit else [])]
+        parts.append(render.status(render.escape(uploads.note)))
+    if (fit := fit_of(session)) is not None:
+        parts.append(budget(fit, uploads.library))
+    return parts
 
 
 def problems(session: Session) -> list[str]:
@@ -158,11 +165,9 @@ def undo(session: Session) -> str:
     left = {book.key for book in session.uploads.library.books}
     before = session.removed.library.books if session.removed else ()
     gone = [book.document.title for book in before if book.key not in left]
-    if not gone:
-        return ""
     what = gone[0] if len(gone) == 1 else formats.plural(len(gone), "document")
     told = f"Removed {render.escape(what)}. {render.link('Undo', 'undo')}"
-    return f'<p class="quiet undo" role="status">{told}</p>'
+    return render.status(told, "quiet undo") if gone else ""
 
 
 # -------------------- what goes on
@@ -176,29 +181,21 @@ def _doing(session: Session) -> str:
     if isinstance(doing, Waiting):
         return _running(waiting_line(doing))
     step = " · ".join(filter(None, ("Reading", page_reached(session.book, doing.done_tokens))))
-    bar = render.bar(doing.done_tokens / max(doing.total_tokens, 1), step)
-    return (
-        f'<div class="step" role="status"><p>{render.escape(step)}</p>{bar}'
-        f'<p class="quiet"><b>{time_left(doing)}</b> {NOTIFY}</p></div>'
-    )
+    left, share = f"<b>{time_left(doing)}</b> {NOTIFY}", doing.done_tokens / max(doing.total_tokens, 1)
+    return _running(step, left, share, also=' role="status"')
 
 
-def _running(step: str, detail: str = "", share: float | None = None) -> str:
+def _running(step: str, below: str = "", share: float | None = None, *, also: str = "") -> str:
+    """A step with its bar; `below`: what stands below it, as HTML."""
     bar = '<div class="bar busy"><span></span></div>' if share is None else render.bar(share, step)
-    below = render.escape(detail) or "&nbsp;"
-    return f'<div class="step"><p>{render.escape(step)}</p>{bar}<p class="quiet">{below}</p></div>'
+    told = below or "&nbsp;"
+    return f'<div class="step"{also}><p>{render.escape(step)}</p>{bar}<p class="quiet">{told}</p></div>'
 
 
 def progress(upload: Upload) -> str:
     """An upload: its name, the current step, its progress."""
     share, detail, stop = None, "", ""
     done, pages = upload.num_done, upload.num_pages
-    steps = {
-        "waiting": "Waits until the text before it is extracted",
-        "extracting": "Extracting text",
-        "recognising": "Recognising text",
-        "extracted": "Waits to be counted",
-    }
     if upload.stage in ("extracting", "recognising"):
         if pages is not None:
             share, detail = done / max(pages, 1), f"page {min(done + 1, pages):,} of {pages:,}"
@@ -209,19 +206,18 @@ def progress(upload: Upload) -> str:
             detail += f" · {formats.duration(upload.seconds_left)} left"
         act = f"stop-recognising:{upload.number}"
         stop = render.link("Stop", act, title="Pages recognised until now are used.")
-    title = f'<h3 class="book-title">{render.escape(upload.name)}</h3>'
-    step = _running(steps.get(upload.stage, "Counting tokens"), detail, share)
-    return f'<div class="arrival">{title}{step}{stop}</div>'
+    step = _running(STEPS.get(upload.stage, "Counting tokens"), detail, share)
+    return f'<div class="arrival"><h3 class="book-title">{render.escape(upload.name)}</h3>{step}{stop}</div>'
 
 
 def failure(upload: Upload) -> str:
     """A file that could not be read, and why; if its pages are pictures, with the offer to recognise them."""
-    error, offer = upload.error or CoreError(f"{upload.name} cannot be read.", hint="Choose another file."), ""
-    problem, hint = problem_and_hint(error)
-    if upload.file is not None and isinstance(error, ScannedDocument):
-        offer = _recognition(error.num_pictures, error.num_pages, str(upload.number), "")
-    below = offer or f"<span>{render.escape(hint)}</span>"
-    return render.box(problem, below, tone="calm" if offer else "", closes=f"dismiss:{upload.number}")
+    error = upload.error or CoreError(f"{upload.name} cannot be read.", hint="Choose another file.")
+    closes = f"dismiss:{upload.number}"
+    if upload.file is None or not isinstance(error, ScannedDocument):
+        return render.problem(error, closes=closes)
+    offer = _recognition(error.num_pictures, error.num_pages, str(upload.number))
+    return render.box(problem_and_hint(error)[0], offer, tone="calm", closes=closes)
 
 
 def recognition(session: Session, book: LibraryBook, *, named: bool = False) -> str:
@@ -230,15 +226,14 @@ def recognition(session: Session, book: LibraryBook, *, named: bool = False) -> 
     goes_on = any(one.replaces == book.key for one in session.uploads.pending if one.stage != "failed")
     if goes_on or book.file is None or not document.picture_pages:
         return ""
-    title = document.title if named else ""
-    return _recognition(len(document.picture_pages), len(document.pages), book.key, title)
+    whose = f"{document.title}: " if named else ""
+    return _recognition(len(document.picture_pages), len(document.pages), book.key, whose)
 
 
-def _recognition(num_pictures: int, num_pages: int, key: str, title: str) -> str:
+def _recognition(num_pictures: int, num_pages: int, key: str, whose: str = "") -> str:
     """How many pages are pictures, and a button with the time it takes, or what to install."""
     are = "is a picture" if num_pictures == 1 else "are pictures"
-    told = f"{num_pictures:,} of {formats.plural(num_pages, 'page')} {are}."
-    told = render.escape(f"{title}: {told}" if title else told)
+    told = render.escape(f"{whose}{num_pictures:,} of {formats.plural(num_pages, 'page')} {are}.")
     if not is_installed():
         command = f"<code>{render.escape(INSTALL_OCR)}</code>"
         return f'<div class="recognition"><p>{told} To recognise their text, run this once: {command}</p></div>'
@@ -304,12 +299,6 @@ def _on_disk(session: Session) -> str:
 
 
 TOKEN = "A token is a piece of a word. The context is all that the model has before it: {context:,} tokens."
-MEANING = {
-    "books": "The text of what is open",
-    "talk": "Your questions and the answers to them",
-    "reserve": "Stays free for the next question, its answer, and the marks between them",
-    "free": "Room for further documents and for more of this conversation",
-}
 
 
 class Part(NamedTuple):
@@ -318,6 +307,7 @@ class Part(NamedTuple):
     kind: str
     name: str
     num_tokens: int
+    meaning: str
 
 
 def fit_of(session: Session) -> Fit | None:
@@ -337,7 +327,7 @@ def budget(fit: Fit, library: Library) -> str:
         said += f": {over:,} tokens more than the context of {fit.context:,} holds"
     whole = max(fit.needed, fit.context)
     rows = "".join(
-        f'<li title="{MEANING[part.kind]}: {formats.percent(part.num_tokens / fit.context)} of the context">'
+        f'<li title="{part.meaning}: {formats.percent(part.num_tokens / fit.context)} of the context">'
         f'<i class="key {part.kind}"></i><span>{part.name}</span><b>{render.escape(_pages(part, page, library))}</b>'
         f"<i>{formats.plural(part.num_tokens, 'token')}</i></li>"
         for part in parts
@@ -377,9 +367,11 @@ def _pages(part: Part, page: float, library: Library) -> str:
 
 
 def _parts(fit: Fit, num_books: int) -> Iterator[Part]:
-    yield Part("books", "Books" if num_books > 1 else "Book", fit.books)
+    yield Part("books", "Books" if num_books > 1 else "Book", fit.books, "The text of what is open")
     if fit.talk:
-        yield Part("talk", "Conversation", fit.talk)
-    yield Part("reserve", "Next answer", fit.reserve + fit.frame)
+        yield Part("talk", "Conversation", fit.talk, "Your questions and the answers to them")
+    stays = "Stays free for the next question, its answer, and the marks between them"
+    yield Part("reserve", "Next answer", fit.reserve + fit.frame, stays)
     if fit.fits:
-        yield Part("free", "Free", fit.context - fit.needed)
+        room = "Room for further documents and for more of this conversation"
+        yield Part("free", "Free", fit.context - fit.needed, room)

@@ -43,16 +43,16 @@ def chat(session: Session) -> dict[str, Any]:
 
 def exchanges(session: Session) -> dict[str, Any]:
     """The shown exchanges by their ids, with figures and buttons."""
-    dialogue, found = session.dialogue, dict[str, Any]()
-    nodes = _shown(session)
+    dialogue, found, nodes = session.dialogue, dict[str, Any](), _shown(session)
     for node in nodes:
         assert dialogue is not None, "exchanges of no conversation"
         last = node is nodes[-1] and node.id == dialogue.head
+        book, passages = session.book, _passages(session, node)
         found[node.id] = {
             "question": node.question,
             "asked": question_footer(dialogue, node),
-            **(_answer(session, node, node.exchange.finished) if node.exchange else {}),
-            "foot": answer_footer(dialogue, node, last=last, key=own_key(session, node)),
+            **(_answer(book, node.exchange.finished, passages) if node.exchange else {}),
+            "foot": answer_footer(dialogue, node, last=last, key=own_key(book, passages)),
         }
     return found
 
@@ -63,12 +63,13 @@ def live(session: Session) -> dict[str, Any] | None:
     if writing is None:
         return None
     trace = writing.trace
-    empty = not trace.answer.strip()
-    thinks = empty and bool(trace.thought)
-    why = f'<div class="waits">{render.escape(waits(writing, session) or PENDING)}</div>'
-    told = {"wait": why + (BACK if writing.waiting else "")} if empty and not thinks else {}
-    title = {"thought": thought_title(trace.all_stats, thinks=thinks)} if trace.thought else {}
-    return {"question": writing.trace.question, **title, **told}
+    shown, empty = {"question": trace.question}, not trace.answer.strip()
+    if trace.thought:
+        shown["thought"] = thought_title(trace.all_stats, thinks=empty)
+    elif empty:
+        why = f'<div class="waits">{render.escape(waits(writing, session) or PENDING)}</div>'
+        shown["wait"] = why + (BACK if writing.waiting else "")
+    return shown
 
 
 def live_texts(session: Session) -> dict[str, str]:
@@ -93,23 +94,22 @@ def _shown(session: Session) -> tuple[Node, ...]:
     return tuple(node for node in nodes if node is not None)
 
 
-def _answer(session: Session, node: Node, finished: Finished) -> dict[str, Any]:
+def _answer(book: Book | None, finished: Finished, passages: Sequence[Passage]) -> dict[str, Any]:
     """Thought and text of an answer; a notice where it has none."""
     thought = {"thought": [thought_title(finished.stats, thinks=False), finished.thought]} if finished.thought else {}
     if not finished.text.strip():
         return {**thought, "notice": _notice(finished)}
-    found = chips(session, node)
+    found = chips(book, finished.text, passages) if book else {}
     places = sorted(found)
     return {**thought, "text": with_places(finished.text, places), "inserted": [found[place] for place in places]}
 
 
 def _notice(finished: Finished) -> str:
-    if finished.in_thought:
-        at_limit = finished.stop_reason == "max_new_tokens"
-        return (
-            NO_CONTINUE if at_limit and not finished.token_ids else IN_THOUGHT.get(finished.stop_reason, ENDED_THINKING)
-        )
-    return BLANK_ANSWER if finished.text else EMPTY_ANSWER
+    if not finished.in_thought:
+        return BLANK_ANSWER if finished.text else EMPTY_ANSWER
+    if finished.stop_reason == "max_new_tokens" and not finished.token_ids:
+        return NO_CONTINUE
+    return IN_THOUGHT.get(finished.stop_reason, ENDED_THINKING)
 
 
 WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
@@ -122,20 +122,20 @@ WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
 def welcome(session: Session) -> str:
     """The words in the middle of an empty chat."""
     uploads, book = session.uploads, session.book
+    comes = session.is_reading or bool(uploads.coming)
+    if book is None and not comes and not uploads.too_long:
+        return WELCOME
     if uploads.too_long:
         meanwhile = f" Until then questions go to {render.escape(book.title)}." if book else ""
-        return _told("Too long to read at once", f"Tick the parts above that the model is to read.{meanwhile}")
-    if book is None:
-        opening = _told("The book is being opened", "You can ask now: the answer begins when it is open and read.")
-        return opening if session.is_reading or uploads.coming else WELCOME
-    if session.is_read and not uploads.coming:
-        return _told("The book is open", "Ask anything about it.")
-    if session.is_reading or uploads.coming:
-        return _told("The book is being read", "You can ask now: the answer begins when the reading ends.")
-    return _told("The book is read in part", "Ask, and the rest is read first. Or press Read on.")
-
-
-def _told(title: str, text: str) -> str:
+        title, text = "Too long to read at once", f"Tick the parts above that the model is to read.{meanwhile}"
+    elif book is None:
+        title, text = "The book is being opened", "You can ask now: the answer begins when it is open and read."
+    elif session.is_read and not uploads.coming:
+        title, text = "The book is open", "Ask anything about it."
+    elif comes:
+        title, text = "The book is being read", "You can ask now: the answer begins when the reading ends."
+    else:
+        title, text = "The book is read in part", "Ask, and the rest is read first. Or press Read on."
     return f'<div class="welcome"><h2>{title}</h2><p>{text}</p></div>'
 
 
@@ -196,15 +196,12 @@ EXACTNESS = {
 
 def question_footer(dialogue: Dialogue, node: Node) -> str:
     """The number of the shown version, and the button to edit the question."""
-    beside = [one.id for one in dialogue.children(node.parent)]
-    at = beside.index(node.id)
-    turns = ""
-    if len(beside) > 1:
-        before, after = beside[at - 1] if at else "", beside[at + 1] if at + 1 < len(beside) else ""
-        turns = (
-            f'<span class="versions">{_turn(before, "&lsaquo;", "Earlier version")}<span>{at + 1}/{len(beside)}</span>'
-            f"{_turn(after, '&rsaquo;', 'Later version')}</span>"
-        )
+    beside, turns = ["", *(one.id for one in dialogue.children(node.parent)), ""], ""  # "": there is none
+    at, count = beside.index(node.id), len(beside) - 2
+    if count > 1:
+        before = _turn(beside[at - 1], "&lsaquo;", "Earlier version")
+        after = _turn(beside[at + 1], "&rsaquo;", "Later version")
+        turns = f'<span class="versions">{before}<span>{at}/{count}</span>{after}</span>'
     edit = _button("edit", node.id, "Edit", "Change this question; the conversation so far stays as a branch")
     return f'<div class="asked"><span class="acts">{edit}</span>{turns}</div>'
 
@@ -235,20 +232,13 @@ STAYS = '<span class="stays">'  # a last word and the chip behind it, which no l
 LAST_WORD = re.compile(r"(?<=\s)[^\W_]+[.,;:!?]?[\"'”’»]?\Z")  # without signs of Markdown
 
 
-def chips(session: Session, node: Node) -> dict[int, str]:
-    """HTML by the index of the character of a node's answer that it precedes.
-
-    Empty unless the conversation is about the open book. For an answer about another library, only what is found is
-    marked: the rest may have been in that library. An answer that says that the book does not tell claims nothing.
-    """
-    passages, inserted = _passages(session, node), dict[int, str]()
-    if session.book is None or node.exchange is None:
-        return {}
-    text, underlined = node.exchange.finished.text, not _mostly_own(passages)
+def chips(book: Book, text: str, passages: Sequence[Passage]) -> dict[int, str]:
+    """HTML by the index of the character of an answer that it precedes."""
+    inserted, underlined = dict[int, str](), not _mostly_own(passages)
     for passage in passages:
         if passage.kind == "own" and not underlined:
             continue
-        before, behind = _around(session.book, passage)
+        before, behind = _around(book, passage)
         word = LAST_WORD.search(text[passage.start : passage.end]) if passage.kind != "own" else None
         stays, behind = (STAYS, f"{behind}</span>") if word else ("", behind)
         last = passage.start + (word.start() if word else 0)
@@ -258,17 +248,20 @@ def chips(session: Session, node: Node) -> dict[int, str]:
     return inserted
 
 
-def own_key(session: Session, node: Node) -> str:
+def own_key(book: Book | None, passages: Sequence[Passage]) -> str:
     """What the faint line means, or that most is the model's own wording, as HTML above the figures; "": neither."""
-    passages = _passages(session, node)
-    if session.book is None or not any(passage.kind == "own" for passage in passages):
+    if book is None or not any(passage.kind == "own" for passage in passages):
         return ""
     key = KEY_OF_MOST if _mostly_own(passages) else KEY
-    return f'<span class="own-key" title="{KEY_TITLE}">{key.format(book=_books(session.book))}</span>'
+    return f'<span class="own-key" title="{KEY_TITLE}">{key.format(book=_books(book))}</span>'
 
 
 def _passages(session: Session, node: Node) -> list[Passage]:
-    """The passages of a node's answer about which anything can be told."""
+    """The passages of a node's answer about which anything can be told: none unless it is about the open book.
+
+    For an answer about another library only what is found is told: the rest may have been in that library. An answer
+    that says that the book does not tell claims nothing.
+    """
     book, exchange = session.book, node.exchange
     if book is None or exchange is None or not session.fits:
         return []

@@ -35,7 +35,6 @@ from core.errors import ContextTooSmall, InvalidSetting
 MOST_CHAPTERS = 400  # of one book, and sub-chapters, that are listed
 CHOOSE_PARTS = "Too long to be read at once: choose among its parts."
 CHOOSE_PAGES = "Choose pages of it on the tab Library."
-OTHERS_LATER = "Documents without a tick are closed."
 
 
 def checklist(session: Session) -> str:
@@ -50,7 +49,7 @@ def checklist(session: Session) -> str:
     pages, most = num_pages(uploads.library), int(free / page_tokens(fit, uploads.library))
     tokens = f"{free:,} of {formats.plural(meter.library(uploads.library), 'token')}"
     intro = f"{formats.plural(pages, 'page')} are open, about {most:,} fit ({tokens}). Tick what the model is to read."
-    intro += f" {OTHERS_LATER}" if len(books) > 1 else ""
+    intro += " Documents without a tick are closed." if len(books) > 1 else ""
     return (
         f'<form class="card checklist" aria-labelledby="choosing-title">'
         f'<header><h3 id="choosing-title" tabindex="-1">Choose what is read</h3><p class="quiet">{intro}</p></header>'
@@ -97,8 +96,7 @@ def _book(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
     """One document with its parts."""
     document, tokens = book.document, meter.book(Book(document=book.document, digest=book.digest))
     parts = _parts(book, choice, meter, free) if document.chapters else _pages(book, choice)
-    title = render.escape(document.title)
-    ticked = " checked" if choice is not None else ""
+    title, ticked = render.escape(document.title), " checked" if choice is not None else ""
     return (
         f'<fieldset data-book="{book.key}"><legend><label><input type="checkbox" name="book"{ticked}>'
         f'<b dir="auto">{title}</b><i>{extent(book)} · {tokens:,} tokens</i></label></legend>{parts}</fieldset>'
@@ -112,13 +110,11 @@ def _parts(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
     listed: list[ChapterPath] = []
 
     def rows(chapters: tuple[Chapter, ...], above: ChapterPath, first: int) -> str:
-        found = []
-        for number, chapter in enumerate(chapters, first):
-            if len(listed) < MOST_CHAPTERS:
-                found.append(row((*above, number), chapter))
-        return f"<ul>{''.join(found)}</ul>"
+        return f"<ul>{''.join(row((*above, number), one) for number, one in enumerate(chapters, first))}</ul>"
 
     def row(path: ChapterPath, chapter: Chapter) -> str:
+        if len(listed) >= MOST_CHAPTERS:
+            return ""
         tokens, name = meter.chapter(book, chapter), chapter.title
         if numbered and len(path) == 1 and not LEADING_NUMBER.match(name):
             name = f"{path[0]}. {name}"

@@ -29,10 +29,10 @@ def conversation_list(listing: Listing, session: Session, when: datetime | None 
         rows = f'<li class="none">{none}</li>'
     left = len(listing.summaries) - MOST_SHOWN
     more = f'<p class="quiet">{formats.plural(left, "older one")}: search to find it.</p>' if left > 0 else ""
-    notices = "".join(f'<p class="list-note" role="status">{render.escape(line)}</p>' for line in listing.notices)
+    told = [render.escape(line) for line in listing.notices]
     if deleted is not None:
-        told = f"Deleted {render.escape(deleted.title or 'Untitled')}. {render.link('Undo', 'undelete')}"
-        notices += f'<p class="list-note" role="status">{told}</p>'
+        told.append(f"Deleted {render.escape(deleted.title or 'Untitled')}. {render.link('Undo', 'undelete')}")
+    notices = "".join(render.status(line, "list-note") for line in told)
     state = ""
     new = render.button("New", "new", title="Begin a new conversation (Alt+N)")
     title = "Leave the incognito conversation for good" if incognito else "Talk without anything being written to disk"
@@ -46,8 +46,7 @@ def conversation_list(listing: Listing, session: Session, when: datetime | None 
 
 def _row(one: Summary, current: str, time: datetime, search: str) -> str:
     title, found = one.title or "Untitled", one.excerpt(search)
-    before, marked, after = map(render.escape, found or ("", "", ""))
-    hit = f"<q>{before}<mark>{marked}</mark>{after}</q>" if found else ""
+    hit = f"<q>{render.excerpt(found)}</q>" if found else ""
     mark = ' class="current" aria-current="true"' if one.id == current else ""
     about = f"{ago(one.changed, time)} · {render.escape(one.book)}"
     words = f"<b>{render.escape(title)}</b><small>{about}</small>{hit}"

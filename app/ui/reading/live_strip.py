@@ -40,7 +40,6 @@ PASSES = "Tokens committed per pass over the full cache. Plain decoding gets exa
 REREAD = "Tokens of the book that had to be read again for this answer."
 SPEED = "Decoding only; the time to read the prompt is not in it."
 LEAST_SECONDS = 2.0  # shorter waits are not counted down
-QUESTION = "the question"
 
 
 # -------------------- the strip
@@ -53,7 +52,7 @@ def strip(trace: Trace | None = None, told: str = ASK, num_reread: int | None = 
         told: why it is not written yet; "": its turn has come.
         num_reread: tokens of the book that were read again for a past answer.
     """
-    trace, share = trace or Trace("", ""), None
+    trace, share = trace or Trace("", ""), 0.0
     method, stats, finished, reading = trace.method, trace.stats, trace.finished, trace.reading
     name = method_label(method)
     badges = render.chip(name, tone="method") if name else ""
@@ -62,10 +61,14 @@ def strip(trace: Trace | None = None, told: str = ASK, num_reread: int | None = 
     if reading and not stats.new_tokens and not finished:
         share = reading.done_tokens / max(reading.total_tokens, 1)
     status = told or _status(trace)
-    bar = render.bar(share or 0, status if share else "", tone="thin")
-    state = "running" if method and not finished else "resting"
-    state += "" if method else " empty"
-    shown = "".join([*tiles(trace), *_reread(trace, trace.num_reread if num_reread is None else num_reread)])
+    bar = render.bar(share, status if share else "", tone="thin")
+    state = "resting empty" if not method else "resting" if finished else "running"
+    shown = "".join(tiles(trace))
+    if method != REMOTE:  # a server elsewhere does not tell what it reads
+        book = f"of {trace.num_book:,} book tokens" if trace.num_book else "book tokens"
+        num_reread = trace.num_reread if num_reread is None else num_reread
+        reread = formats.NONE_YET if num_reread is None else formats.count(num_reread)
+        shown += render.tile("reread", "Re-read", reread, book, title=REREAD)
     return (
         f'<section class="strip {state}" aria-label="Live figures">'
         f'<div class="strip-head"><span class="dot"></span>'
@@ -113,19 +116,10 @@ def _brief(method: str, stats: DecodeStats) -> str:
     levels = {_guesser(method): _acceptance(stats.level1), "retrieval": _acceptance(stats.level2)}
     shares = {level: f"<b>{formats.percent(share)}</b>" for level, share in levels.items() if share is not None}
     if shares:
-        one_level = len(shares) == 1
-        accepted = ", ".join(share if one_level else f"{level} {share}" for level, share in shares.items())
+        accepted = ", ".join(f"{level} {share}" for level, share in shares.items())
+        accepted = accepted if len(shares) > 1 else "".join(shares.values())
         told += f'<span class="accepted" title="{ACCEPTED}">guesses right: {accepted}</span>'
     return f'<span class="brief">{told}</span>'
-
-
-def _reread(trace: Trace, num_reread: int | None) -> list[str]:
-    """How much of the book was read again; nothing where a server elsewhere reads."""
-    if trace.method == REMOTE:
-        return []
-    reread = formats.NONE_YET if num_reread is None else formats.count(num_reread)
-    book = f"of {trace.num_book:,} book tokens" if trace.num_book else "book tokens"
-    return [render.tile("reread", "Re-read", reread, book, title=REREAD)]
 
 
 def tiles(trace: Trace) -> list[str]:
@@ -164,14 +158,13 @@ def _acceptance(level: LevelStats | None) -> float | None:
 
 def waits(writing: Writing, session: Session) -> str:
     """Why an answer has no word yet, and how long that takes; "" once its turn has come and nothing is read for it."""
-    waiting, doing = writing.waiting, session.doing
+    waiting, doing, trace = writing.waiting, session.doing, writing.trace
     if waiting is not None:
         if waiting.reason == "own job" and isinstance(doing, PrefillProgress):
             return f"{waiting_line(waiting)} · {far(doing, session.book)}"
         return waiting_line(waiting)
     if not writing.begun:
         return "Waiting for its turn"
-    trace = writing.trace
     return reading_line(trace, session.book) if trace.reading and not trace.stats.new_tokens else ""
 
 
@@ -183,18 +176,13 @@ def waiting_line(waiting: Waiting) -> str:
     return "Waiting" + UNTIL[waiting.own if waiting.reason == "own job" else waiting.reason]
 
 
-def reads(asked: Asked) -> str:
-    """What is being read: the question, the book, or the book once more."""
+def reading_line(asked: Asked, book: Book | None = None) -> str:
+    """What is being read: the question, the book, or the book once more; and how far."""
     progress = asked.reading
     if progress is None or progress.total_tokens - progress.reused_tokens <= asked.num_book / 2:
-        return QUESTION
-    return "the book again (another page used the model)" if asked.num_reread else "the book"
-
-
-def reading_line(asked: Asked, book: Book | None = None) -> str:
-    """What is being read, and how far."""
-    what, progress = reads(asked), asked.reading
-    return f"Reading {what}" if progress is None or what == QUESTION else f"Reading {what} · {far(progress, book)}"
+        return "Reading the question"
+    again = " again (another page used the model)" if asked.num_reread else ""
+    return f"Reading the book{again} · {far(progress, book)}"
 
 
 def far(progress: PrefillProgress, book: Book | None) -> str:

@@ -2,14 +2,14 @@
 
 import gradio as gr
 
-from app.context.context_documents import Book, Chapters, Whole
+from app.context.context_documents import Book, Chapters, Pages
 from app.context.domain_check import FULL_MODELS, OWN_BOOKS
 from app.context.samples import Sample, one_of_each, open_questions
 from app.runtime.events import Ready
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.ui import render
-from app.ui.header import below, limits_note, masthead, notice
+from app.ui.header import KEYS_BUTTON, limits_note, masthead, notice
 from app.ui.models import offer
 from app.ui.models.rows import reading_time
 from app.ui.pane import MOUNTED, build_drop, build_fold, pane, static, tab_heading
@@ -56,8 +56,7 @@ def samples(site: Site, session: Session) -> str:
     buttons = ""
     for one in shown:
         title, _, more = one.label(_seconds(site, one)).partition("\n")
-        words = f"<b>{render.escape(title)}</b> {render.escape(more)}"
-        buttons += render.button(words, f"sample:{one.file.name}")
+        buttons += render.button(f"<b>{render.escape(title)}</b> {render.escape(more)}", f"sample:{one.file.name}")
     state = "" if _has_book(session) else " open"
     return f'<details{state}><summary>Or try a sample book:</summary><div class="list">{buttons}</div></details>'
 
@@ -76,21 +75,23 @@ def _seconds(site: Site, sample: Sample) -> float | None:
 
 def suggestions(site: Site, session: Session) -> str:
     """Questions that were not asked yet: a sample's own, and of another book, about its chapters."""
-    names = session.book.names if session.book and session.fits else ()
-    asked = tuple(exchange.question for exchange in session.exchanges)
-    found = [one for name in names for one in open_questions(site.samples, name, asked, NUM_SUGGESTIONS)]
-    state = site.worker.state
-    if session.book and names and not found and not asked and isinstance(state, Ready) and not state.info.limits:
+    if session.book is None or not session.fits:
+        return ""
+    asked, state = tuple(exchange.question for exchange in session.exchanges), site.worker.state
+    samples = (open_questions(site.samples, name, asked, NUM_SUGGESTIONS) for name in session.book.names)
+    found = [question for questions in samples for question in questions]
+    if not found and not asked and isinstance(state, Ready) and not state.info.limits:
         titles = [title for book in session.book.library.books for title in _read_chapters(book)]
-        found = [f"What is “{title}” about?" for title in titles if len(title) <= MOST_TITLE][:NUM_SUGGESTIONS]
+        found = [f"What is “{title}” about?" for title in titles if len(title) <= MOST_TITLE]
     return "".join(render.button(render.escape(text), also="data-ask") for text in found[:NUM_SUGGESTIONS])
 
 
 def note(site: Site) -> str:
-    """The line under the question box."""
+    """The line under the question box: a note on the model, and the page's keys."""
     state = site.worker.state
     told = state.info.elsewhere or limits_note(state.info.limits) if isinstance(state, Ready) else site.note
-    return below(told)
+    line = f'<p class="note">{render.escape(told)}</p>' if told else ""
+    return f'<div class="below">{line}{KEYS_BUTTON}</div>'
 
 
 def conversations(site: Site, session: Session) -> str:
@@ -120,14 +121,10 @@ def flags(session: Session) -> list[str]:
 
 def _read_chapters(book: Book) -> list[str]:
     """The titles of the chapters of which anything is read."""
-    chapters = book.document.chapters
-    match book.choice:
-        case Whole():
-            return [chapter.title for chapter in chapters]
-        case Chapters(paths):
-            return [chapters[number - 1].title for number in dict.fromkeys(path[0] for path in paths)]
-        case _:
-            return []
+    chapters, choice = book.document.chapters, book.choice
+    if isinstance(choice, Chapters):
+        chapters = tuple(chapters[number - 1] for number in dict.fromkeys(path[0] for path in choice.paths))
+    return [] if isinstance(choice, Pages) else [chapter.title for chapter in chapters]
 
 
 def title(session: Session) -> str:

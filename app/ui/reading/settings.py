@@ -6,7 +6,7 @@ What depends on the model is drawn from the state; the other fields stand.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from pydantic import BaseModel
 
@@ -26,15 +26,9 @@ PRESETS = {
 PRESET_INFO = "Precise always takes the likeliest token; the others draw, and a seed repeats them."
 METHOD_INFO = "Both write exactly what the model would write. {} needs fewer passes over the book."
 THINKING_INFO = "Whether the model thinks first. A thought is folded, and takes new tokens, too."
-AS_CHOSEN, AS_SET_UP = "as chosen", ""  # of speculation; of thinking
-AS_CHOSEN_CHOICE = ("As chosen under Decoding", AS_CHOSEN)
+AS_CHOSEN, AS_SET_UP, AS_PLANNED = "as chosen", "", 0  # of speculation; of thinking; of the budget
 ADAPTIVE, FIXED = "adaptive", "fixed"
-BUDGET = RetrievalConfig().budget
-AS_PLANNED = 0
-BUDGETS = [
-    ("as planned", AS_PLANNED),
-    *((f"{tokens:,}", tokens) for tokens in (BUDGET // 2, BUDGET, 2 * BUDGET, 4 * BUDGET)),
-]
+BUDGETS = [RetrievalConfig().budget * halves // 2 for halves in (1, 2, 4, 8)]
 ROUNDS_INFO = "Adaptive follows acceptance and times, and begins with these lengths."
 BUDGET_INFO = "Tokens of the book loaded for drafting: with more, more guesses are right, and each costs more."
 MOST_SEED = 2**63 - 1  # the most that torch accepts
@@ -59,8 +53,8 @@ class SettingsForm(BaseModel):
 
     @property
     def own_seed(self) -> bool:
-        """No seed was chosen, so every answer gets its own. Raises InvalidSetting."""
-        return seed_of(self.seed) is None
+        """No seed was chosen, so every answer gets its own."""
+        return not self.seed.strip()
 
     def config(self) -> GenerationConfig:
         """The generation settings.
@@ -69,43 +63,28 @@ class SettingsForm(BaseModel):
             InvalidSetting: a field is empty or out of range.
         """
         numbers = (self.temperature, self.top_p, self.max_new_tokens, self.top_k, self.gamma1, self.gamma2)
-        if any(number is None for number in numbers):
+        if None in numbers:
             raise InvalidSetting("A field in Settings is empty.", hint="Fill it with a number.")
         temperature, top_p, max_new_tokens, top_k, gamma1, gamma2 = (number or 0 for number in numbers)
-        shape, one, two = SpeculationConfig(), int(gamma1), int(gamma2)
-        if self.rounds == FIXED:
-            shape = SpeculationConfig(gamma1=one, gamma2=two, adaptive=False)
-        elif (one, two) != (shape.gamma1, shape.gamma2):
-            shape = replace(shape, gamma1=one, gamma2=two)
+        stays = self.method == PLAIN or self.variant == AS_CHOSEN  # plain decoding has no other kind
         return GenerationConfig(
-            method=chosen_method(self.method, self.variant),
+            method=self.method if stays else self.variant,
             max_new_tokens=int(max_new_tokens),
             sampling=SamplingParams(temperature=float(temperature), top_p=float(top_p), top_k=int(top_k)),
-            speculation=shape,
-            seed=seed_of(self.seed) or 0,
+            speculation=SpeculationConfig(gamma1=int(gamma1), gamma2=int(gamma2), adaptive=self.rounds != FIXED),
+            seed=seed_of(self.seed),
             budget=self.budget or None,
             thinking=self.thinking or None,
             end_loops=True,
         )
 
 
-def seed_of(text: str) -> int | None:
-    """The seed in a field; None: the field is empty.
-
-    Raises:
-        InvalidSetting: not a whole number, or too large.
-    """
-    written = text.strip()
-    if not written:
-        return None
+def seed_of(text: str) -> int:
+    """The seed in a field; 0 for an empty one. Raises InvalidSetting: no whole number, or too large."""
+    written = text.strip() or "0"
     if not written.isascii() or not written.isdigit() or int(written[:20]) > MOST_SEED:
         raise InvalidSetting(f"The seed {written[:40]!r} is not usable.", hint="Use a whole number, or leave it empty.")
     return int(written)
-
-
-def chosen_method(method: str, variant: str) -> str:
-    """Plain decoding stays plain; for speculation `variant` may name another kind than the one under Decoding."""
-    return method if method == PLAIN or variant == AS_CHOSEN else variant
 
 
 # -------------------- what depends on the model
@@ -124,7 +103,7 @@ def choices(state: ModelState) -> dict[str, str]:
         baseline = default_method(has_draft=True) if usual in (PLAIN, "lookup") else usual  # offered under Decoding
         kinds = [one for one in METHODS.values() if one.exact and one.speculative and one.name != baseline]
         others = [(one.label, one.name) for one in kinds if has_draft or not one.needs_draft]
-        found["variant"] = _select("variant", "Speculation", [AS_CHOSEN_CHOICE, *others])
+        found["variant"] = _select("variant", "Speculation", [("As chosen under Decoding", AS_CHOSEN), *others])
     if info is not None and (info.elsewhere or len(info.thinking) > 1):
         as_set_up = f"As set up ({info.thinks})" if info.thinks else "As set up"
         wishes = [(as_set_up, AS_SET_UP), *((wish.capitalize(), wish) for wish in info.thinking)]
@@ -152,7 +131,8 @@ def _select(name: str, label: str, offered: Choices) -> str:
 def fields() -> str:
     """The folded settings as HTML; the script fills in what was kept."""
     presets = [(name, name) for name in (*PRESETS, CUSTOM)]
-    rounds, budgets = [("Adaptive", ADAPTIVE), ("Fixed", FIXED)], [(label, str(tokens)) for label, tokens in BUDGETS]
+    rounds = [("Adaptive", ADAPTIVE), ("Fixed", FIXED)]
+    budgets = [("as planned", str(AS_PLANNED)), *((f"{tokens:,}", str(tokens)) for tokens in BUDGETS)]
     gammas = "".join(_number(f"gamma{n}", f"gamma{n}", f"Guesses a round at level {n}.") for n in (1, 2))
     advanced = (
         _number("temperature", "Temperature", "0 to 2; 0 is exact.", step=0.1)

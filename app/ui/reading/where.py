@@ -7,6 +7,7 @@ from app import formats
 from app.context.evidence import is_refusal
 from app.context.open_book import Book
 from app.context.retrieval_map import STRONG, Weights
+from app.documents.document import Document
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.page_viewer import Mark, Wanted, leaf, tool
@@ -58,12 +59,11 @@ def _refused(session: Session, book: Book) -> bool:
 
 
 def _strip(instead: str, inside: str = "", budget: int = 0) -> str:
-    line = f'<p class="quiet">{instead}</p>' if instead else ""
     much = f"At most {formats.plural(budget, 'token')} of the book for each head of attention" if budget else ""
-    told = "" if instead else f'<p class="quiet" title="{much}">{SHOWN}</p>'
+    line = f'<p class="quiet">{instead}</p>' if instead else f'<p class="quiet" title="{much}">{SHOWN}</p>'
     return (
         '<section class="where" aria-label="Where in the book"><header><b>Where in the book</b>'
-        f"{line}{told}</header>{inside}</section>"
+        f"{line}</header>{inside}</section>"
     )
 
 
@@ -115,8 +115,12 @@ def _top(book: Book, weights: Sequence[float]) -> str:
 def page_words(book: Book, index: int, *, short: bool = True) -> str:
     """A page of the library by its own label; with its document's title if there are several."""
     placed = book.library.pages[index]
-    document = book.library.books[placed.book].document
-    label, alone = document.pages[placed.number - 1].label, len(book.library.books) == 1
+    return label_of(book, book.library.books[placed.book].document, placed.number, short=short)
+
+
+def label_of(book: Book, document: Document, number: int, *, short: bool = False) -> str:
+    """The same of a page of any of its documents."""
+    label, alone = document.pages[number - 1].label, len(book.library.books) == 1
     if short:
         return f"page {label}" if alone else f"page {label} of {document.title}"
     return f"Page {label}" if alone else f"{document.title}, page {label}"
@@ -153,9 +157,7 @@ def opened_page(session: Session, wanted: Wanted) -> str:
         line += " It goes on on the next page." if line and wanted.mark[1] > page.char_end else ""
     elif index is not None:
         marks, line = _loaded(session, book, index)
-    label = shown.document.pages[number - 1].label
-    title = f"Page {label}" if len(book.library.books) == 1 else f"{shown.document.title}, page {label}"
-    closes = tool("close", "Close the page", "×")
+    title, closes = label_of(book, shown.document, number), tool("close", "Close the page", "×")
     return leaf(session, shown, wanted, "page", title=title, marks=marks, line=line, closes=closes)
 
 

@@ -147,14 +147,6 @@ def test_an_act_is_done_once_however_often_it_is_sent_and_by_whatever_threads(
     assert len(page.session.acts) == MOST_REMEMBERED
 
 
-def test_an_act_of_a_page_that_is_older_than_the_program_is_answered(worker: EngineWorker) -> None:
-    """Its session is new to this program, under the page's own id; a question then says that there is no book."""
-    page = PageOf(worker, "7" * 32)
-    assert page.session.id == "7" * 32
-    assert not page.begins("Q?") and page.problem == "There is no book yet."
-    assert not page.does("switch:nobody") and "not there" in page.problem
-
-
 @pytest.mark.parametrize("fault", [None, CoreError("It broke.", hint="Try again."), RuntimeError("a bug")])
 @pytest.mark.parametrize("told", [True, False])
 def test_a_stream_is_followed_to_its_end_and_an_error_is_told(told: bool, fault: Exception | None) -> None:

@@ -22,7 +22,6 @@ from app.runtime.worker import EngineWorker
 from app.ui.header import masthead, notice
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import PENDING, live, welcome
-from app.ui.reading.checklist_view import checklist
 from app.ui.reading.live_strip import strip, waits
 from app.ui.reading.parts import samples
 from app.ui.reading.where import MOST_BARS, MOST_TOP
@@ -67,35 +66,21 @@ def progress(done: int, *, reused: int = 0, total: int = 8124) -> PrefillProgres
 # -------------------- the card of the book
 
 
-@pytest.mark.parametrize(
-    ("num_reused", "seconds", "told"),
-    [
+def test_the_card_says_how_the_book_was_read() -> None:
+    session = a_session()
+    for session.num_reused, session.read_seconds, told in (
         (0, 0.1, "Read once, in 0.1 s."),
         (8123, 0.1, "Opened again in 0.1 s, from memory."),
         (8123, 0.0, "Opened again at once, from memory."),
         (6000, 20.0, "Read in 20 s; part of it was still in memory."),
-    ],
-)
-def test_the_card_says_how_the_book_was_read(num_reused: int, seconds: float, told: str) -> None:
-    session = a_session()
-    session.num_reused, session.read_seconds = num_reused, seconds
-    assert told in book_card(session) and not is_paused(session)
+    ):
+        assert told in book_card(session) and not is_paused(session)
     session.num_read = 2048
     assert is_paused(session) and "Stopped at 25%" in book_card(session)
     assert "2,048 of 8,124 tokens" in book_card(session)
-
-
-def test_a_shelf_that_is_too_long_is_to_be_chosen_from_and_nothing_is_said_to_be_read() -> None:
-    session = a_session()
-    session.uploads.library = session.uploads.settled = session.uploads.library.add(
-        replace(a_document("Two"), text="xyz" * 10)
-    )
     session.uploads.fit = Fit(books=200, frame=2, talk=30, reserve=50, context=270, possible=300)
-    html, listed = book_card(session), checklist(session)
-    assert "282 tokens, the context holds 270" in html and "Nothing is cut by itself" in html
-    assert "Until then questions go to A book." in html and "data-choosing" in html
-    assert "Two" in listed and 'data-act="fresh"' in listed, "without the conversation it would fit"
-    assert not is_paused(session)
+    html = book_card(session)
+    assert not is_paused(session) and "282 tokens, the context holds 270" in html and "data-choosing" in html
 
 
 def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:
@@ -132,19 +117,14 @@ def test_samples_tell_the_time_by_what_was_read_here_else_by_the_model_of_the_ma
 # -------------------- while there is no word yet
 
 
-@pytest.mark.parametrize(
-    ("method", "num_read_before", "reading", "told"),
-    [
-        ("triforce", 8124, progress(1024, reused=3), ["Reading the book again", ">8,120<"]),
-        ("triforce", 2048, progress(4096, reused=2048), ["Reading the book ·", ">0<"]),
-        ("autoregressive", 0, None, ["not used by plain decoding", "Plain decoding"]),
-    ],
-)
-def test_the_strip_tells_what_is_read_and_what_is_not_used(
-    method: str, num_read_before: int, reading: PrefillProgress | None, told: list[str]
-) -> None:
-    html = strip(Trace("", method, num_book=8123, num_read_before=num_read_before, reading=reading), "")
-    assert all(one in html for one in told), html
+def test_the_strip_tells_what_is_read_and_what_is_not_used() -> None:
+    for method, num_read_before, reading, told in (
+        ("triforce", 8124, progress(1024, reused=3), ("Reading the book again", ">8,120<")),
+        ("triforce", 2048, progress(4096, reused=2048), ("Reading the book ·", ">0<")),
+        ("autoregressive", 0, None, ("not used by plain decoding", "Plain decoding")),
+    ):
+        html = strip(Trace("", method, num_book=8123, num_read_before=num_read_before, reading=reading), "")
+        assert all(one in html for one in told), html
 
 
 def test_it_is_told_why_there_is_no_word_yet() -> None:
@@ -252,12 +232,12 @@ WORDS: dict[Callable[[Any], str], tuple[tuple[Any, str], ...]] = {
 }
 
 
-@pytest.mark.parametrize("write", WORDS, ids=lambda function: function.__name__)
-def test_numbers_are_written_for_people(write: Callable[[Any], str]) -> None:
-    for value, shown in WORDS[write]:
-        assert write(value) == shown, value
+def test_numbers_are_written_for_people() -> None:
+    for write, table in WORDS.items():
+        for value, shown in table:
+            assert write(value) == shown, (write, value)
 
 
-@pytest.mark.parametrize("share", [-1.0, 0.0, 0.5, 3.0])
-def test_a_bar_stays_inside_its_frame(share: float) -> None:
-    assert 0 <= float(bar(share, "x").split("width:")[1].split("%")[0]) <= 100
+def test_a_bar_stays_inside_its_frame() -> None:
+    for share, shown in ((-1.0, 0), (0.0, 0), (0.5, 50), (3.0, 100)):
+        assert f'width:{shown:.2f}%"' in bar(share, "x")

@@ -24,7 +24,7 @@ def two_answers(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
         page.hears(engine, question, answer, shown=number)
 
 
-def test_the_page_greets_and_says_that_it_needs_a_book(page: Page) -> None:
+def test_the_page_greets_says_that_it_needs_a_book_and_opens_one(page: Page, tmp_path: Path) -> None:
     expect(page.tab).to_have_title("TriForce Reader")
     expect(page.heading("Ask a whole book")).to_be_visible()
     expect(page.book).to_contain_text("No book yet")
@@ -34,6 +34,12 @@ def test_the_page_greets_and_says_that_it_needs_a_book(page: Page) -> None:
     expect(page.question).to_have_value("Who are you?")
     page.presses("Dismiss")
     expect(page.alert).to_be_hidden()
+    page.opens(write_book(tmp_path, "\n\n", "blank.txt"))
+    expect(page.book.get_by_role("alert")).to_contain_text("blank.txt")
+    page.reads(write_book(tmp_path))
+    expect(page.book.get_by_role("alert")).to_have_count(0)
+    expect(page.book.get_by_role("heading", name="book", exact=True)).to_be_visible()
+    expect(page.book).to_contain_text("1 page · 256 tokens")
 
 
 def test_a_sample_book_is_opened_and_proposes_questions(page: Page, engine: FakeEngine) -> None:
@@ -46,28 +52,6 @@ def test_a_sample_book_is_opened_and_proposes_questions(page: Page, engine: Fake
     expect(page.conversation).to_contain_text(PROPOSED)
     page.answers("On the 20th of January.")
     expect(page.button(PROPOSED)).to_have_count(0)
-
-
-def test_a_text_file_is_opened_and_an_empty_one_is_refused(page: Page, tmp_path: Path) -> None:
-    page.opens(write_book(tmp_path, "\n\n", "blank.txt"))
-    expect(page.book.get_by_role("alert")).to_contain_text("blank.txt")
-    page.reads(write_book(tmp_path))
-    expect(page.book.get_by_role("alert")).to_have_count(0)
-    expect(page.book.get_by_role("heading", name="book", exact=True)).to_be_visible()
-    expect(page.book).to_contain_text("1 page · 256 tokens")
-    page.goes_to("Library")
-    page.presses("Preview book")
-    expect(page.text_of_page).to_contain_text("It was a dark and stormy night.")
-
-
-def test_a_question_is_answered_and_the_next_one_after_it(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
-    two_answers(page, engine, tmp_path)
-    expect(page.question).to_have_value("")
-    for words in ("How was it?", "It was dark.", "3 tokens in", "exact", "And then?", "2 tokens in"):
-        expect(page.conversation).to_contain_text(words)
-    expect(page.figures).to_contain_text("tokens/s")
-    assert "It was a dark and stormy night." in engine.text.decode(engine.prompts[-1]), "the model had the book"
-    assert "How was it?" in engine.text.decode(engine.prompts[-1]), "and the conversation"
 
 
 def test_an_answer_is_stopped_and_continued(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
@@ -124,8 +108,16 @@ def test_another_answer_stands_beside_the_first_and_is_deleted_at_the_second_pre
     expect(page.conversation).not_to_contain_text("Six.")
 
 
-def test_a_branch_goes_on_from_an_earlier_answer_and_back(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
+def test_questions_are_answered_and_a_branch_goes_on_from_an_earlier_answer_and_back(
+    page: Page, engine: FakeEngine, tmp_path: Path
+) -> None:
     two_answers(page, engine, tmp_path)
+    expect(page.question).to_have_value("")
+    for words in ("How was it?", "It was dark.", "3 tokens in", "exact", "And then?", "2 tokens in"):
+        expect(page.conversation).to_contain_text(words)
+    expect(page.figures).to_contain_text("tokens/s")
+    for words in ("It was a dark and stormy night.", "How was it?"):
+        assert words in engine.text.decode(engine.prompts[-1]), "the model had the book and the conversation"
     page.presses("Branch")
     expect(page.conversation).not_to_contain_text("And then?")
     page.tab.get_by_role("button", name="1 branch goes on from here").click()

@@ -10,9 +10,8 @@ import torch
 from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from tests.app.fakes import worker_of, write_book
-from tests.app.ui.test_page import with_words
 from tests.browser.journeys.page import JOURNEY, Page, expect
-from tests.core.toys import tiny_engine
+from tests.core.toys import tiny_engine, with_words
 
 pytestmark = JOURNEY
 

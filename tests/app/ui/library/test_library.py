@@ -166,12 +166,9 @@ def test_hits_name_their_place_and_open_it() -> None:
     session = a_session(a_document("A gull. " * 3 + "A GULL. "), a_document("no bird", "Second"))
     html, book = searched(session, "100::gull"), session.uploads.library.books[0]
     assert acts(html) == [f"preview:{book.key}:1:{start}-{start + 4}" for start in (2, 10, 18, 26)]
-    assert "4 hits in 1 document<" in html and html.count("<mark>gull</mark>") == 3
-    assert "page 1, line 1<" in html and "The Pilot <small>4</small>" in html and "Second" not in html
-    assert searched(session, "100:exact:GULL").count("<mark>") == 1
+    assert "4 hits in 1 document<" in html and "The Pilot <small>4</small>" in html and "Second" not in html
+    assert "page 1, line 1<" in html and searched(session, "100:exact:GULL").count("<mark>") == 1
     assert searched(session, "100:exact,whole:gul") != "" and "<mark>" not in searched(session, "9:whole:gul")
-    shown = preview(session, Wanted(book.key, 1, (26, 30)))
-    assert shown.count("<mark") == 1 and ">GULL</mark>" in shown
 
 
 def test_many_hits_come_in_steps_and_those_outside_of_the_choice_say_so() -> None:
@@ -204,12 +201,9 @@ def test_texts_that_wait_for_a_model_are_found() -> None:
     assert "No document" in searched(session, "100::gull")
     upload.document, upload.stage = document, "extracted"
     (act,) = acts(searched(session, "100::gull"))
-    key = act.split(":")[1]
-    assert ">gull</mark>" in preview(session, Wanted(key, 1, (2, 6)))
-    upload.stage = "counting"
+    assert ">gull</mark>" in preview(session, Wanted(act.split(":")[1], 1, (2, 6)))
     uploads.add(document)  # it is in both for a moment
-    assert len(uploads.open_books) == 1 and uploads.open_book(key) == uploads.library.books[0]
+    waiting.document, waiting.stage = replace(document, text="A gull!"), "failed"
+    assert uploads.open_books == uploads.library.books
     uploads.leave(upload)
     assert acts(searched(session, "100::gull")) == [act], "the same place as before"
-    waiting.document, waiting.stage = replace(document, text="A gull!"), "failed"
-    assert len(uploads.open_books) == 1

@@ -58,20 +58,21 @@ def test_a_footer_has_every_figure_of_an_answer_and_only_a_cut_one_at_the_end_of
     dialogue, node = dialogue.ask(dialogue.tip, "Two?")
     *_, waits = exchanges(Session("x", dialogue=dialogue)).values()
     assert waits["question"] == "Two?" and f"again:{node.id}" in waits["foot"] and "text" not in waits, "unanswered"
+    past = (dialogue.path[0].id,)
+    writing = Writing(trace=Trace("Two?", "triforce"), past=past, conversation=dialogue.id, beside=False)
+    (before,) = exchanges(Session("x", dialogue=dialogue, writing=writing)).values()
+    assert "foot last" not in before["foot"], "an answer follows it"
 
 
-@pytest.mark.parametrize(
-    ("exact", "weights", "said_so"),
-    [
+def test_exactness_is_said_plainly() -> None:
+    one = exchange("?", "Yes.")
+    for exact, weights, told in (
         (True, "bfloat16", "exact"),
         (True, "nf4", "exact for the quantised model"),
         (False, "float16", "not exact"),
         (False, "int8", "not exact"),
-    ],
-)
-def test_exactness_is_said_plainly(exact: bool, weights: str, said_so: str) -> None:
-    one = exchange("?", "Yes.")
-    assert exactness(replace(one, finished=replace(one.finished, exact=exact), weights=weights)) == said_so
+    ):
+        assert exactness(replace(one, finished=replace(one.finished, exact=exact), weights=weights)) == told
 
 
 def test_a_thought_is_told_by_its_length_then_its_time_and_a_continued_answer_grows_from_where_it_was() -> None:
@@ -93,13 +94,11 @@ def test_a_thought_is_told_by_its_length_then_its_time_and_a_continued_answer_gr
     assert "4 tokens" in str(live(session)), "those of the part before count"
 
 
-@pytest.mark.parametrize(
-    ("text", "notice"), [("", EMPTY_ANSWER), (" \n  ", BLANK_ANSWER), ("  a", None)], ids=["empty", "blank", "words"]
-)
-def test_an_empty_answer_and_one_of_white_space_alone_are_named(text: str, notice: str | None) -> None:
-    dialogue, _ = said(a_dialogue(), "Now?", text)
-    (shown,) = exchanges(Session("x", dialogue=dialogue)).values()
-    assert shown.get("notice") == notice and shown.get("text") == (None if notice else text)
+def test_an_empty_answer_and_one_of_white_space_alone_are_named() -> None:
+    for text, notice in (("", EMPTY_ANSWER), (" \n  ", BLANK_ANSWER), ("  a", None)):
+        dialogue, _ = said(a_dialogue(), "Now?", text)
+        (shown,) = exchanges(Session("x", dialogue=dialogue)).values()
+        assert shown.get("notice") == notice and shown.get("text") == (None if notice else text)
 
 
 # -------------------- the list
@@ -169,8 +168,7 @@ def test_fields_become_a_configuration() -> None:
     "fields",
     [
         {"top_k": None}, {"top_k": -1}, {"seed": "seven"}, {"seed": "-1"}, {"seed": "9" * 5000}, {"seed": "²"},
-        {"rounds": "fixed", "gamma1": 0}, {"gamma2": 900}, {"rounds": "fixed", "gamma1": None}, {"temperature": -1},
-        {"top_p": 0.0}, {"max_new_tokens": 0}, {"max_new_tokens": None},
+        {"rounds": "fixed", "gamma1": 0}, {"gamma2": 900}, {"temperature": -1}, {"max_new_tokens": 0},
         {"temperature": float("nan")}, {"top_p": float("inf")},
     ],
 )  # fmt: skip
@@ -184,10 +182,7 @@ def test_what_depends_on_the_model_is_offered_for_it(worker: EngineWorker, engin
         found = settings.choices(state or worker.state)
         return {name: re.findall(r'value="([^"]*)"', html) for name, html in found.items()}
 
-    assert offered(Loading())["method"] == [FASTEST, "autoregressive"] and {*offered(Loading())} == {
-        "method",
-        "variant",
-    }
+    assert offered(Loading())["method"] == [FASTEST, "autoregressive"] and len(offered(Loading())) == 2
     assert f'data-usual="{FASTEST}"' in settings.choices(Loading())["method"]
     engine.info.thinking, engine.info.thinks = ("on", "off"), "on"
     assert offered()["thinking"] == ["", "on", "off"]
@@ -279,34 +274,21 @@ def test_dropped_files_and_those_in_a_zip_open_in_natural_order(page: PageOf, tm
     assert "4 documents, read in this order" in page.state()["book"]
 
 
-@pytest.mark.parametrize("wrong", ["../../book.txt", "/etc/hostname", "digest/none.txt", "", ".", "\0"])
-def test_only_what_was_uploaded_is_opened(page: PageOf, tmp_path: Path, wrong: str) -> None:
-    place(tmp_path)
-    before = page.session.uploads.library
-    page.does("open", files=[wrong])
-    page.rests()
-    assert page.session.uploads.library is before and (tmp_path / "book.txt").exists()
-
-
 def test_the_strip_the_chips_and_the_opened_page_follow_the_chat(page: PageOf, engine: FakeEngine) -> None:
     quoted, invented = '"it was a dark and stormy night"', '"and nobody was there at all"'
-    for question, answer, weights in (("One?", quoted, []), ("Two?", invented, [0.5] * 200)):
-        engine.weights = weights
+    for question, answer, engine.weights in (("One?", quoted, []), ("Two?", invented, [0.5] * 200)):
         engine.enqueue(answer)
         page.asks(question)
-    assert "most loaded" in page.state()["where"] or "the same pages" in page.state()["where"]
     first, second = page.ids
-    chips = ["".join(one["inserted"]) for one in page.exchanges()]
-    (quote,) = re.findall('data-act="(page:[^"]*)"', chips[0])
-    assert "page 1</button>" in chips[0] and "not in the book" in chips[1] and "data-act" not in chips[1]
-    page.does(f"branch:{first}")
-    assert "show with the first words" in page.state()["where"]
-    page.does(f"switch:{second}")
-    assert "show with the first words" not in page.state()["where"]
-    assert page.does(quote) and '<mark class="quoted">It was a dark and stormy' in page.state()["leaf"]
-    assert "page-open" in page.state()["flags"]
+    quote, none = ["".join(one["inserted"]) for one in page.exchanges()]
+    assert "page 1</button>" in quote and "not in the book" in none and "data-act" not in none
+    for act, is_first in ((f"branch:{first}", True), (f"switch:{second}", False)):
+        page.does(act)
+        assert ("show with the first words" in page.state()["where"]) == is_first
+    assert page.does(*re.findall('data-act="(page:[^"]*)"', quote))
+    assert '<mark class="quoted">It was a dark and stormy' in page.state()["leaf"]
     page.asks("More?")
-    assert page.state()["leaf"], "a page of a chip stays with the next answer"
+    assert page.state()["leaf"] and "page-open" in page.state()["flags"], "a page of a chip stays with the next answer"
     assert page.does("close") and page.state()["leaf"] == "" and "page-open" not in page.state()["flags"]
     for closes in ("More?", ""):  # one of the strip closes with the next answer, or with the conversation
         assert page.does(f"page:{page.key}:1") and page.state()["leaf"]
