@@ -20,10 +20,10 @@ from app.runtime.worker import EngineWorker
 from app.ui.race.card import card_html, passages
 from app.ui.race.result import SHORT_TOKENS, result, verdict, winner
 from app.ui.race.stage import opening, scenes, typical_round
-from app.ui.race.tab import race_configs
+from app.ui.race.tab import RaceForm
 from app.ui.race.view import race as race_html
 from app.ui.race.view import replay_points
-from core.config import SamplingParams
+from core.config import GenerationConfig, SamplingParams
 from core.decoding.stats import DecodeStats
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import LaneEvent, PrefillProgress
@@ -91,18 +91,18 @@ def test_cancelling_the_real_engine_s_race_while_it_reads(
 
 
 def test_settings_of_the_lanes_and_which_are_refused() -> None:
-    plain, fast = race_configs(["triforce", "autoregressive"], 0, 64, 0.5)
+    def configs(*lanes: str, **changed: Any) -> list[GenerationConfig]:
+        return RaceForm(**FORM | {"lanes": lanes} | changed).configs()
+
+    plain, fast = configs("triforce", "autoregressive", temperature=0.5)
     assert (plain.method, fast.method) == ("autoregressive", "triforce")
     assert plain.max_new_tokens == 64 and plain.sampling.temperature == 0.5
-    assert race_configs(["triforce", "autoregressive"], 10, 64, 0)[0].max_new_tokens > 10_000, "only the clock ends it"
-    for *wrong, problem in (
-        (["triforce"], 0, 64, 0, "two lanes"),
-        (["triforce", "h2o"], 0, None, 0, "empty"),
-        (["triforce", "h2o"], 0, 0, 0, "At least one"),
-        (["triforce", "h2o"], 0, 64, -1, "Temperature -1"),
-    ):
-        with pytest.raises(InvalidSetting, match=str(problem)):
-            race_configs(*cast(Any, wrong))
+    assert configs("triforce", "h2o", seconds=10)[0].max_new_tokens > 10_000, "only the clock ends it"
+    with pytest.raises(InvalidSetting, match="two lanes"):
+        configs("triforce")
+    for field, value, problem in (("limit", None, "empty"), ("limit", 0, "At least one"), ("temperature", -1, "-1")):
+        with pytest.raises(InvalidSetting, match=problem):
+            configs("triforce", "h2o", **{field: value})
 
 
 @pytest.mark.parametrize(
