@@ -124,8 +124,9 @@ HOSTILE = [
 
 def test_nothing_of_a_hostile_text_is_more_than_text(renderer: Renderer) -> None:
     """Nor of what is there of it while it is still being written, nor of any combination of signs."""
-    for text in HOSTILE:
-        renderer.is_safe(text, *(text[:end] for end in range(0, len(text), max(1, len(text) // 20))))
+    renderer.is_safe(
+        *(text[:end] for text in HOSTILE for end in range(0, len(text), max(1, len(text) // 20))), *HOSTILE
+    )
     draws = random.Random(7)
     atoms = [*ATOMS, *HOSTILE[:30], "\\(", "\\)", "$", "~~", "***", "# ", "|-|-|\n", "<", ">", '"', "'", "=", "&"]
     renderer.is_safe(*("".join(draws.choice(atoms) for _ in range(draws.randint(1, 9))) for _ in range(1500)))
