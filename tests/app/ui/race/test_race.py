@@ -177,10 +177,8 @@ def test_lead_counts_tokens_at_the_same_time_and_seconds_to_the_same_token(race_
 @pytest.mark.parametrize(
     ("found", "tone", "words"),
     [
-        (Judgement("identical", None, None, 128, True), "good", "All 128 tokens are the same"),
         (Judgement("identical", None, None, 1, False), "good", "as far as both wrote: 1 token."),
         (Judgement("near_tie", 56, 0.0003, 57, True), "amber", "differ from token 57"),
-        (Judgement("mismatch", 56, 1.25, 57, True), "bad", "lies 1.2 logits below the model’s best one. This is a bug"),
         (Judgement("mismatch", 56, None, 57, True), "bad", "ends at token 56 and the other goes on. This is a bug"),
     ],
 )
