@@ -116,8 +116,8 @@ class RaceForm(BaseModel):
         chosen = [name for name in METHODS if name in self.lanes]
         if len(chosen) < 2:
             raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
-        shared = {"temperature": self.temperature, "max_new_tokens": MOST_IN_TIME if self.seconds else self.limit}
-        return [SettingsForm(method=name, top_p=1.0, **shared).config() for name in chosen]
+        heat, most = self.temperature, MOST_IN_TIME if self.seconds else self.limit
+        return [SettingsForm(method=name, temperature=heat, top_p=1.0, max_new_tokens=most).config() for name in chosen]
 
 
 def start(site: Site, session: Session, _detail: str, values: Values) -> None:
