@@ -67,6 +67,7 @@ def test_the_presenter_shows_the_book_the_race_one_round_and_the_end(page: Page,
     expect(page.question).to_have_value(first)
     page.presses("Present")
     expect(page.heading(SAMPLE)).to_be_visible()
+    expect(page.place("tab", "Race")).to_have_count(0)  # what the show covers cannot be reached
     page.types("2")
     expect(page.question).to_have_value(second)
     for hold in ("| ", "", ""):

@@ -67,27 +67,18 @@ def test_only_greedy_exact_texts_are_judged_as_far_as_both_go(race_of: RaceOf) -
     assert not race_of(configs=[config("autoregressive"), config("h2o")]).judgements
 
 
-def test_stop_while_reading_ends_a_race_before_its_first_word(
-    worker: EngineWorker, engine: FakeEngine, session: Session
-) -> None:
-    engine.reading.clear()
-    stream = worker.race(session.id, "A new question?", PAIR)
-    assert next(event for event in stream if isinstance(event, LaneEvent))
-    worker.jobs.cancel(session.id, "race")
-    run(stream)
-    assert "Stopped before the first word" in race_html(Racing(session.race, waits=True))
-
-
 def test_cancelling_the_real_engine_s_race_while_it_reads(
     start_worker: Callable[..., EngineWorker], tmp_path: Path
 ) -> None:
-    """Going on with lanes after half a reading would choose chunks of a cache that lacks the prompt."""
+    """It ends before its first word; going on would choose chunks of a cache that lacks the prompt."""
     worker = start_worker(with_words(tiny_engine(context=1024)))
     session_id, lanes = opened(worker, write_book(tmp_path)), [replace(one, max_new_tokens=12) for one in PAIR]
     stream = worker.race(session_id, "How was it?", lanes)
     assert next(e for e in stream if isinstance(e, LaneEvent) and isinstance(e.event, PrefillProgress))
     worker.jobs.cancel(session_id, "race")
     assert isinstance(run(stream)[-1], Changed)
+    stopped = Racing(worker.sessions.enter(session_id).race, waits=True)
+    assert not stopped.running and "Stopped before the first word" in race_html(stopped)
     race = raced(worker, session_id, lanes)
     assert race.judgements["triforce"].verdict == "identical" and race.judgements["triforce"].num_compared == 12
 
