@@ -2,6 +2,7 @@
 
 import re
 import time
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -41,7 +42,7 @@ def test_markdown_keeps_its_marks_and_loses_its_html(text: str, shown: str) -> N
         "x `a <b>\n\nc` y",  # a span does not reach over paragraphs
         "- a `x\n- <b> y`",  # nor over items of a list
         "`x\ny` <b> `z`",  # spans are found from the first line on
-        "\\`a` <b> `c`",  # an escaped backtick opens nothing
+        "\\`a <b> `",  # an escaped backtick opens nothing
         "| `a | <b> ` |",  # cells come before spans
         "- a\n  ```\n<b>\n  ```",  # the block ends with the item it stands in
         "x ``` <b>\n```",  # a fence begins a line
@@ -56,7 +57,7 @@ def test_nothing_passes_for_code_that_markdown_would_not_take_for_it(text: str) 
 
 def test_long_hostile_text_takes_no_time() -> None:
     started = time.process_time()
-    for text in ("`" * 20_000, "` `` " * 4_000, "$$" * 5_000, "\\[" * 5_000, "```\n" * 5_000):
+    for text in ("`" * 20_000, "` `` " * 4_000, "```\n" * 5_000):
         standalone(text)
     assert time.process_time() - started < 5
 
@@ -64,9 +65,7 @@ def test_long_hostile_text_takes_no_time() -> None:
 @given(st.text(f"ab1{PLACE}", max_size=20), st.sets(st.integers(0, 20)))
 def test_marks_stand_at_their_places_and_the_text_has_none_of_its_own(text: str, places: set[int]) -> None:
     wanted = sorted(place for place in places if place <= len(text))
-    told = with_places(text, wanted)
-    pieces = re.split(f"{PLACE}([0-9]+){PLACE}", told)
+    pieces = re.split(f"{PLACE}([0-9]+){PLACE}", with_places(text, wanted))
     assert pieces[1::2] == [str(number) for number in range(len(wanted))]
     assert "".join(pieces[::2]) == text.replace(PLACE, "\ufffd")
-    ends = [sum(map(len, pieces[: 2 * number + 1 : 2])) for number in range(len(wanted))]
-    assert ends == wanted
+    assert list(accumulate(map(len, pieces[::2])))[:-1] == wanted

@@ -12,6 +12,7 @@ from tests.app.conftest import serve as serve
 from tests.app.conftest import start_worker as start_worker
 from tests.app.conftest import worker as worker
 from tests.browser.journeys.conftest import page as page
+from tests.browser.journeys.conftest import profile as profile
 from tests.browser.journeys.conftest import served as served
 from tests.browser.journeys.conftest import visit as visit
 

@@ -1,6 +1,5 @@
 """Another site's page in the same browser: it may link to ours, and do nothing else with it."""
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -8,12 +7,9 @@ import pytest
 from tests.app.conftest import Served
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS
 from tests.app.remote.fake_server import fake_server, raw
-from tests.browser.journeys.page import QUIET, Page
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from tests.browser.journeys.page import REBOUND, Page, playwright
 
 pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
-REBOUND = "rebound.example"
 # What each of them gives: a status, or an error where the browser stands in the way.
 ATTEMPTS = """async ([address, own]) => {
   const told = async (work) => { try { return (await work).status; } catch (error) { return "refused"; } };
@@ -53,15 +49,6 @@ def elsewhere() -> Iterator[str]:
     with fake_server() as server:
         server.tells("/", raw(b"<!doctype html><title>elsewhere</title><body><a>read a book</a>", kind="text/html"))
         yield f"http://localhost:{server.server_address[1]}/"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["playwright.Browser"]:
-    with playwright.sync_playwright() as driver:
-        options = [*QUIET, f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1"]
-        chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=options)
-        yield chromium
-        chromium.close()
 
 
 def test_another_site_reads_asks_and_stores_nothing(

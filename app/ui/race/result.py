@@ -28,11 +28,9 @@ class Verdict(NamedTuple):
 
 def best_lane(race: Race) -> Trace | None:
     """The exact lane that was ahead of all others of them, plain decoding apart."""
-    exact = [lane for lane in race.lanes if lane.exact and lane is not race.plain and lane.stats.new_tokens]
-    if race.plain is None or not exact:
-        return None
     plain = race.plain
-    return max(exact, key=lambda lane: lead(lane, plain).speedup or 0.0)
+    exact = [lane for lane in race.lanes if lane.exact and lane is not plain and lane.stats.new_tokens]
+    return max(exact, key=lambda lane: lead(lane, plain).speedup or 0.0, default=None) if plain else None
 
 
 def winner(race: Race) -> Trace | None:
@@ -49,13 +47,12 @@ def winner(race: Race) -> Trace | None:
 def result(race: Race) -> Result | None:
     """What is told of a race that has ended; None: there is nothing to tell."""
     lane, plain = best_lane(race), race.plain
-    if not race.ended or lane is None or plain is None or not plain.stats.new_tokens:
+    if not race.ended or lane is None or plain is None or not lane.finished or not plain.finished:
         return None
-    name, ahead = method_label(lane.method), lead(lane, plain)
+    name, ahead, first = method_label(lane.method), lead(lane, plain), winner(race)
+    if ahead.speedup is None:
+        return None
     tone, _, words = verdict(race, lane)
-    if ahead.speedup is None or not lane.finished or not plain.finished:
-        return None
-    first = winner(race)
     if first is plain:
         tone, told = "bad" if tone == "bad" else "amber", f"Plain was faster here, because {reason(lane, plain)}"
     elif first is None:
@@ -68,12 +65,12 @@ def result(race: Race) -> Result | None:
     return Result(tone, f"{told}. {words}", lane)
 
 
-def verdict(race: Race, lane: Trace, *, running: bool = False) -> Verdict:
+def verdict(race: Race, lane: Trace) -> Verdict:
     """The verdict on one lane."""
     name, found, plain = method_label(lane.method), race.judgements.get(lane.method), race.plain
     if found is not None:
         return _judged(name, found)
-    if running:
+    if not race.ended:
         return Verdict("pending", name, "Its text is compared with plain decoding’s at the end, token by token.")
     why, both = "There is too little text.", plain and plain.finished and lane.finished
     if not race.greedy:
@@ -88,11 +85,8 @@ def verdict(race: Race, lane: Trace, *, running: bool = False) -> Verdict:
             why = f"Its text differs from plain decoding’s from token {index + 1:,}."
             return Verdict("amber", f"{name}: not exact", why)
         far = formats.plural(min(len(ours), len(theirs)), "token")
-        return Verdict(
-            "none",
-            f"{name}: not exact",
-            f"Equal this time as far as both wrote ({far}); nothing guarantees it.",
-        )
+        why = f"Equal this time as far as both wrote ({far}); nothing guarantees it."
+        return Verdict("none", f"{name}: not exact", why)
     return Verdict("none", f"{name}: not comparable", why)
 
 
@@ -115,10 +109,9 @@ def _judged(name: str, found: Judgement) -> Verdict:
     return Verdict("bad", f"{name}: mismatch", f"{place} one token lies {gap} below the model’s best one. {bug}")
 
 
-def is_identical(race: Race, lane: Trace) -> bool:
-    """Every token of a whole answer is plain decoding's."""
-    found = race.judgements.get(lane.method)
-    return found is not None and found.verdict == "identical" and found.whole
+def is_stopped(race: Race) -> bool:
+    """A lane was stopped by the reader."""
+    return any(lane.finished and lane.finished.stop_reason == "cancelled" for lane in race.lanes)
 
 
 def reason(lane: Trace, plain: Trace) -> str:

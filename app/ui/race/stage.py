@@ -9,7 +9,7 @@ from app import formats
 from app.context.open_book import Book
 from app.runtime.trace import Race, Trace, lead
 from app.ui import render
-from app.ui.race.result import best_lane, is_identical, result, verdict
+from app.ui.race.result import is_stopped, result, verdict
 from core.decoding.registry import method_label
 from core.generation.events import TokenRecord
 
@@ -39,10 +39,9 @@ def opening(book: Book | None) -> str:
 def scenes(race: Race) -> str:
     """What follows a race: the slow motion, and the closing card."""
     told = result(race)
-    stopped = any(lane.finished and lane.finished.stop_reason == "cancelled" for lane in race.lanes)
-    if told is None or stopped:
+    if told is None or is_stopped(race):
         return ""
-    return slow_motion(race, told.lane) + closing(race)
+    return slow_motion(race, told.lane) + closing(race, told.lane)
 
 
 # -------------------- one round
@@ -120,12 +119,13 @@ def _moving_words(records: list[TokenRecord]) -> tuple[str, float]:
 # -------------------- the end
 
 
-def closing(race: Race) -> str:
+def closing(race: Race, lane: Trace) -> str:
     """Both times, and whether the texts are the same."""
-    lane, plain = best_lane(race), race.plain
-    assert lane is not None and plain is not None, "a result without lanes"
+    plain, found = race.plain, race.judgements.get(lane.method)
+    assert plain is not None, "a result without plain decoding"
     tone, _, words = verdict(race, lane)
-    tone, words = ("good", "identical, token for token") if is_identical(race, lane) else (tone, words)
+    if tone == "good" and found and found.whole:
+        words = "identical, token for token"
     speedup = lead(lane, plain).speedup or 1.0
     ratio = f"{speedup:.1f}× as fast" if speedup >= 1 else f"plain was {1 / speedup:.1f}× as fast"
     clocks = "".join(

@@ -1,6 +1,5 @@
 """The tab "Race": its places, and what they show. One question, several methods, one reading."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
@@ -14,7 +13,7 @@ from app.ui import render
 from app.ui.acts import Act, Values
 from app.ui.pane import MOUNTED, pane, static, tab_heading
 from app.ui.race.stage import opening
-from app.ui.race.view import AT_FIRST, race
+from app.ui.race.view import AT_FIRST, drawn_points, race
 from app.ui.reading.settings import SettingsForm
 from app.ui.site import Is, Part, Site, follow, standing
 from core.config import GenerationConfig
@@ -87,8 +86,7 @@ def lanes(session: Session) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {}
     for number, lane in enumerate(race.lanes):
-        found[f"{number}.text"] = lane.text
-        found[f"{number}.points"] = [[round(p.seconds * 1000), p.num_chars, p.num_tokens] for p in lane.points]
+        found |= {f"{number}.text": lane.text, f"{number}.points": drawn_points(lane.points)}
     return found
 
 
@@ -113,18 +111,13 @@ class RaceForm(BaseModel):
     limit: float | None = None
     temperature: float | None = 0
 
-
-def race_configs(
-    lanes: Sequence[str], seconds: float | None, limit: float | None, temperature: float | None
-) -> list[GenerationConfig]:
-    """The settings of every lane, in the order of METHODS. Raises InvalidSetting."""
-    chosen = [name for name in METHODS if name in lanes]
-    if len(chosen) < 2:
-        raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
-    most = MOST_IN_TIME if seconds else limit
-    return [
-        SettingsForm(method=name, temperature=temperature, top_p=1.0, max_new_tokens=most).config() for name in chosen
-    ]
+    def configs(self) -> list[GenerationConfig]:
+        """The settings of every lane, in the order of METHODS. Raises InvalidSetting."""
+        chosen = [name for name in METHODS if name in self.lanes]
+        if len(chosen) < 2:
+            raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
+        heat, most = self.temperature, MOST_IN_TIME if self.seconds else self.limit
+        return [SettingsForm(method=name, temperature=heat, top_p=1.0, max_new_tokens=most).config() for name in chosen]
 
 
 def start(site: Site, session: Session, _detail: str, values: Values) -> None:
@@ -143,8 +136,7 @@ def start(site: Site, session: Session, _detail: str, values: Values) -> None:
 
     session.racing = mine
     try:
-        configs = race_configs(form.lanes, form.seconds, form.limit, form.temperature)
-        events = site.worker.race(session.id, form.question, configs, form.seconds or None)
+        events = site.worker.race(session.id, form.question, form.configs(), form.seconds or None)
     except CoreError as error:
         return failed(error)
     follow(session, events, mine.apply, failed, ended)

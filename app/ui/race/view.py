@@ -5,12 +5,13 @@ script draws without the server.
 """
 
 import json
+from collections.abc import Sequence
 
 from app import formats
 from app.runtime.sessions import Racing
-from app.runtime.trace import Lead, Race, Trace, lead
+from app.runtime.trace import Lead, Point, Race, Trace, lead
 from app.ui import render
-from app.ui.race.result import best_lane, result, verdict, winner
+from app.ui.race.result import best_lane, is_stopped, result, verdict, winner
 from app.ui.race.stage import scenes
 from app.ui.reading.live_strip import ENDINGS, reading_line, waiting_line
 from core.decoding.registry import COMPARED, FASTEST, METHODS, PLAIN, method_label
@@ -38,7 +39,7 @@ def race(racing: Racing, usual: tuple[str, ...] = AT_FIRST) -> str:
     state = ("running" if racing.running else "resting") + ("" if race else " empty")
     bar = render.bar(share, status if share else "", tone="thin")
     error = render.problem(racing.error) if racing.error else ""
-    body = board(race, running=racing.running) if race else _empty_board(usual)
+    body = board(race) if race else _empty_board(usual)
     question = f'<p class="asked">{render.escape(race.question)}</p>' if race else ""
     replay = buttons = shown = ""
     if race and racing.finished:
@@ -66,8 +67,7 @@ def _status(racing: Racing) -> str:
         return reading_line(race)
     if not racing.finished:
         return "Stopped before the first word"
-    stopped = any(lane.finished and lane.finished.stop_reason == "cancelled" for lane in race.lanes)
-    return ("Stopped" if stopped else "Finished") + shared
+    return ("Stopped" if is_stopped(race) else "Finished") + shared
 
 
 def _writes(race: Race) -> bool:
@@ -91,18 +91,22 @@ def trace_points(trace: Trace) -> list[list[int]]:
     """As `replay_points`, of one lane or answer."""
     step = len(trace.points) // MOST_POINTS + 1
     kept = (*trace.points[:-1:step], trace.points[-1])
-    return [[round(point.seconds * 1000), point.num_chars, point.num_tokens] for point in kept]
+    return drawn_points(kept)
 
 
-def board(race: Race, *, running: bool) -> str:
+def drawn_points(points: Sequence[Point]) -> list[list[int]]:
+    """Milliseconds, characters and tokens, as the page's script draws them."""
+    return [[round(point.seconds * 1000), point.num_chars, point.num_tokens] for point in points]
+
+
+def board(race: Race) -> str:
     """Lanes, the difference between plain decoding and its contender, and the verdict."""
-    lanes = [lane_html(race, number, running=running) for number in range(len(race.lanes))]
+    lanes = [lane_html(race, number) for number in range(len(race.lanes))]
     plain, contender = race.plain, (best_lane(race) if race.ended else None) or race.contender
     gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
     lanes.insert(1 if len(lanes) == 2 else 0, gap)
     found = result(race)
-    others = [lane for lane in race.lanes if lane is not race.plain]
-    verdicts = [(lane, verdict(race, lane, running=running)) for lane in others]
+    verdicts = [(lane, verdict(race, lane)) for lane in race.lanes if lane is not plain]
     told = (one for lane, one in verdicts if found is None or lane is not found.lane or one.tone == "bad")
     below = "".join(
         f'<li class="verdict {tone}"><b>{render.escape(title)}</b><span>{render.escape(text)}</span></li>'
@@ -129,7 +133,7 @@ def _board(count: int, lanes: str) -> str:
     return f'<div class="board lanes-{count}" style="--columns:{columns}">{lanes}</div>'
 
 
-def lane_html(race: Race, number: int, *, running: bool = False) -> str:
+def lane_html(race: Race, number: int) -> str:
     """A lane with its clock and its text."""
     trace = race.lanes[number]
     stats, ended = trace.stats, trace.finished
@@ -138,8 +142,8 @@ def lane_html(race: Race, number: int, *, running: bool = False) -> str:
     ending = ENDINGS[ended.stop_reason] if ended else "Writing" if stats.new_tokens else "Ready"
     share = stats.decode_seconds / race.seconds if race.seconds else stats.new_tokens / _finish_line(race)
     name = method_label(trace.method)
-    alive = " alive" if running and not ended else ""
-    live = " data-live" if running and not race.ended else ""  # the script draws it
+    alive = "" if race.ended or ended else " alive"
+    live = "" if race.ended else " data-live"  # the script draws it
     words = "" if live else render.escape(trace.text)
     return (
         f'<article class="lane {tone}{alive}{won}" data-lane="{number}" aria-label="{name}"><header><h3>{name}</h3>'

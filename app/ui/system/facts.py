@@ -149,7 +149,7 @@ def exactness(state: ModelState, race: Race | None) -> list[Fact]:
     verdicts = [Fact("Last race", "none yet", "the tab Race compares texts token by token")]
     if race is not None:
         others = [lane for lane in race.lanes if lane is not race.plain]
-        found = [verdict(race, lane, running=not race.ended) for lane in others]
+        found = [verdict(race, lane) for lane in others]
         verdicts = [Fact("Last race", title, text) for _, title, text in found] or verdicts
     if not isinstance(state, Ready):
         return [Fact("Exact for", formats.NONE_YET, "known when the model is loaded"), *verdicts]

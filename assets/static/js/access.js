@@ -1,9 +1,8 @@
 /* For everybody: the switch of colours, the way past the header, names that Gradio's buttons lack, and what a screen
    reader hears of a page that changes ten times a second: a line when something begins, ends or fails. */
-import { all, find, on, presenting, recall, remember, seen } from "./stream.js";
+import { all, find, on, recall, remember, seen } from "./stream.js";
 
 const root = document.documentElement;
-const whenThere = (run) => (document.body ? run() : addEventListener("DOMContentLoaded", run));
 
 // -------------------- light, dark, or as the system is: remembered by this browser
 
@@ -17,7 +16,7 @@ function paint() {
   root.dataset.colours = chosen || "system";
   if (chosen) {
     const dark = chosen === "dark" || (chosen === "system" && system.matches);
-    if (document.body.classList.contains("dark") !== dark) document.body.classList.toggle("dark", dark);
+    document.body.classList.toggle("dark", dark);
   }
   root.style.colorScheme = document.body.classList.contains("dark") ? "dark" : "light";
 }
@@ -31,8 +30,7 @@ function choose(choice) {
 
 function press() {
   for (const button of all(".colours button")) {
-    const pressed = String(button.dataset.colours === root.dataset.colours);
-    if (button.getAttribute("aria-pressed") !== pressed) button.setAttribute("aria-pressed", pressed);
+    button.setAttribute("aria-pressed", String(button.dataset.colours === root.dataset.colours));
   }
 }
 
@@ -64,23 +62,6 @@ function say() {
   }
 }
 
-// -------------------- presenter mode covers the page: the keyboard stays inside of it
-
-function cover() {
-  for (const element of presenting() ? [] : all("[data-covered]")) {
-    element.inert = false;
-    element.removeAttribute("data-covered");
-  }
-  if (!presenting()) return;
-  for (let inside = find("#race-tab"); inside && inside !== document.body; inside = inside.parentElement) {
-    for (const beside of inside.parentElement.children) {
-      if (beside === inside || beside === announcer || beside.inert || beside.matches("script, style")) continue;
-      beside.inert = true;
-      beside.setAttribute("data-covered", "");
-    }
-  }
-}
-
 // -------------------- the page changes: looked at four times a second at most
 
 let due = false;
@@ -95,14 +76,11 @@ function changed() {
   }, 250);
 }
 
-whenThere(() => {
-  paint();
-  changed();
-  new MutationObserver(changed).observe(document.body, { childList: true, subtree: true, characterData: true });
-  new MutationObserver(paint).observe(document.body, { attributeFilter: ["class"] });
-  new MutationObserver(cover).observe(root, { attributeFilter: ["class"] });
-});
-system.addEventListener("change", () => whenThere(paint));
+paint();
+changed();
+new MutationObserver(changed).observe(document.body, { childList: true, subtree: true, characterData: true });
+new MutationObserver(paint).observe(document.body, { attributeFilter: ["class"] });
+system.addEventListener("change", paint);
 
 // -------------------- clicks
 

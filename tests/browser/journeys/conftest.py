@@ -35,26 +35,37 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     first.close()
 
 
+@pytest.fixture(scope="module")
+def profile(browser: Any) -> Iterator[Any]:
+    """A browser that has the page's scripts: fetched and compiled anew they are most of what a journey costs."""
+    with browser.new_context() as context:
+        yield context
+
+
 @pytest.fixture
 def visit(browser: Any, served: Served, worker: EngineWorker) -> Iterator[Callable[..., "Page"]]:
-    """Open the page in a browser of its own, with these options; whatever happens there, it asks nobody outside."""
+    """Open the page in this browser or a new one with these options; whatever happens there, it asks nobody outside."""
     from tests.browser.journeys.page import Page
 
-    contexts, pages, site = list[Any](), list[Page](), served.site
+    pages, site = list[Page](), served.site
     site.worker, site.downloads, site.rows = worker, Downloads(), ()
     site.__post_init__()
 
-    def open_page(**options: Any) -> Page:
-        contexts.append(browser.new_context(**options))
-        pages.append(Page(contexts[-1].new_page(), served.address))
+    def open_page(profile: Any = None, **options: Any) -> Page:
+        pages.append(Page((profile or browser.new_context(**options)).new_page(), served.address))
         return pages[-1]
 
     yield open_page
-    for context in contexts:
+    for context in {page.tab.context for page in pages if not page.tab.is_closed()}:
         context.close()
     assert not any(page.outside for page in pages), [page.outside for page in pages]
 
 
 @pytest.fixture
-def page(visit: Callable[..., "Page"]) -> "Page":
-    return visit()
+def page(visit: Callable[..., "Page"], profile: Any) -> Iterator["Page"]:
+    """The page in a browser that has seen it before, and remembers nothing of it."""
+    page = visit(profile)
+    yield page
+    page.tab.evaluate("localStorage.clear()")
+    page.tab.close()
+    profile.clear_permissions()

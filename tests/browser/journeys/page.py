@@ -19,6 +19,7 @@ JOURNEY = [pytest.mark.browser, pytest.mark.journey, *GRADIO_WARNINGS]
 PHONE = {"width": 360, "height": 740}
 STORY = "The carved teapot was lost in the great spring tide, and nobody in the harbour ever asked for it. "
 SAMPLE = "The Market of Seabright"  # the smallest
+REBOUND = "rebound.example"  # a name that leads to this machine
 QUIET = [  # options of a browser
     "--no-sandbox",
     "--disable-gpu",
@@ -27,6 +28,7 @@ QUIET = [  # options of a browser
     "--disable-default-apps",
     "--disable-sync",
     "--no-first-run",
+    f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
 ]
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 MOST_STOPS = 80  # of the Tab key, on the way to anything

@@ -207,8 +207,7 @@ def test_settings_are_used_and_kept_by_this_browser(page: Page, engine: FakeEngi
     assert config() == (0.6, 0.9, 11)
 
 
-def test_colours_are_remembered_and_follow_the_system_when_asked(visit: Callable[..., Page]) -> None:
-    page = visit(color_scheme="light")
+def test_colours_are_remembered_and_follow_the_system_when_asked(page: Page) -> None:
     whole = page.tab.get_by_role("document")
     for system in ("light", "dark"):
         page.tab.emulate_media(color_scheme=system)
@@ -227,9 +226,10 @@ def test_colours_are_remembered_and_follow_the_system_when_asked(visit: Callable
 
 
 def test_a_report_of_the_system_is_copied_without_a_word_of_the_reader(
-    visit: Callable[..., Page], engine: FakeEngine, tmp_path: Path
+    page: Page, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    page, secret = visit(permissions=["clipboard-read", "clipboard-write"]), "Zanzibar"
+    secret = "Zanzibar"
+    page.tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.reads(write_book(tmp_path, f"{secret} was dark. " * 9, f"{secret}.txt"))
     page.hears(engine, f"Why {secret}?", f"{secret} night.")
     page.goes_to("System")
