@@ -8,12 +8,10 @@ import json
 import os
 import secrets
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import zip_longest
 from pathlib import Path
-from typing import TypeVar
 
 from app.conversations.schema import FORMAT, VERSION, NewerVersion, answer_document, load
 from app.conversations.tree import ROOT, Dialogue
@@ -22,7 +20,6 @@ NAME = "conversations.sqlite"
 BUSY_SECONDS = 5.0  # that a writer waits for another program's
 DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 NETWORKS = {"9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"}
-Result = TypeVar("Result")
 
 SCHEMA = (
     """CREATE TABLE conversations (
@@ -138,26 +135,26 @@ def in_memory() -> Iterator[sqlite3.Connection]:
         yield db
 
 
-def opened(path: Path | str, *, read_only: bool = False) -> sqlite3.Connection:
+def opened(path: Path | str, *, read_only: bool = False, journal: str = "WAL") -> sqlite3.Connection:
     """Open a database, with its tables. Raises sqlite3.Error, NewerVersion."""
     name = f"{Path(path).absolute().as_uri()}?mode=ro" if read_only else path
     db = sqlite3.connect(name, BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=read_only)
     db.row_factory, db.text_factory = sqlite3.Row, lambda text: text.decode("utf-8", "replace")
     try:
         if not read_only:
-            _prepare(db, network=on_network(Path(path)))
+            _prepare(db, journal)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _prepare(db: sqlite3.Connection, *, network: bool) -> None:
+def _prepare(db: sqlite3.Connection, journal: str) -> None:
     version = "PRAGMA user_version"
     if (found := db.execute(version).fetchone()[0]) > VERSION:
         raise NewerVersion(f"{NAME} was written by a newer version of the reader")
     with suppress(sqlite3.OperationalError):  # another program opens it, or the disk cannot: as it is, then
-        db.execute(f"PRAGMA journal_mode = {'DELETE' if network else 'WAL'}")
+        db.execute(f"PRAGMA journal_mode = {journal}")
     db.execute("PRAGMA secure_delete = ON")
     db.execute("PRAGMA synchronous = FULL")
     if found == 0:
@@ -165,59 +162,6 @@ def _prepare(db: sqlite3.Connection, *, network: bool) -> None:
             db.execute("BEGIN IMMEDIATE")
             for statement in SCHEMA if db.execute(version).fetchone()[0] == 0 else ():
                 db.execute(statement)
-
-
-class Connection:
-    """A connection to the file at a path, for one thread at a time; opened when it is used, anew if the file changed.
-
-    Args:
-        begin: how its transactions begin.
-    """
-
-    def __init__(self, path: Path, begin: str) -> None:
-        self._path, self._begin = path, begin
-        self._lock = threading.Lock()
-        self._db: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
-
-    def run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Do something in a transaction. Raises sqlite3.Error, OSError, NewerVersion, and what `work` raises."""
-        with self._lock:
-            db = self._now()
-            with db:
-                db.execute(self._begin)
-                return work(db)
-
-    def shorten_log(self) -> None:
-        """Write the log into the file, so that nothing deleted stays in it. Raises sqlite3.Error."""
-        with self._lock:
-            self._now().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def close(self) -> None:
-        """Close it until it is used again."""
-        with self._lock:
-            self._close()
-
-    def _now(self) -> sqlite3.Connection:
-        if self._db is None or self._file != _identity(self._path):
-            self._close()
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600))  # its log and index get the same mode
-            self._path.chmod(0o600)
-            self._db, self._file = opened(self._path), _identity(self._path)
-        return self._db
-
-    def _close(self) -> None:
-        if self._db is not None:
-            self._db.close()
-            self._db = None
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def is_damage(error: Exception) -> bool:
