@@ -26,10 +26,6 @@ Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
 Load = Callable[[], "tuple[TextEngine, Machine]"]
 
 
-class ModelBusy(CoreError):
-    """The model cannot be replaced now."""
-
-
 Item = WorkerEvent | CoreError | None  # None: the last of every job
 
 
@@ -158,16 +154,16 @@ class JobQueue:
         Args:
             model: its name, for display.
         Raises:
-            ModelBusy: a model is being loaded, or any page has an answer or a race that runs or waits.
+            CoreError: a model is being loaded, or any page has an answer or a race that runs or waits.
         """
         with self._changed:
             if isinstance(self.state, Loading):
-                raise ModelBusy("A model is being loaded.", hint="Choose another when it is there.")
+                raise CoreError("A model is being loaded.", hint="Choose another when it is there.")
             busy = next((job for job in self._jobs if job.kind in ("answer", "race")), None)
             if busy is not None:
                 what = "An answer is being written" if busy.kind == "answer" else "A race runs"
                 what = what if busy.ready() else "A question waits for its book"
-                raise ModelBusy(f"{what}, perhaps on another page.", hint="Wait for its end, or stop it there.")
+                raise CoreError(f"{what}, perhaps on another page.", hint="Wait for its end, or stop it there.")
             for job in self._jobs:
                 if job is self._turn or job.kind == "survey":
                     job.cancel.set()

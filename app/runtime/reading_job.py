@@ -43,17 +43,11 @@ class Reading:
     def extract(self, session: Session, pending: Sequence[Upload], files: Sequence[Path]) -> Iterator[WorkerEvent]:
         """Extract files into their uploads, in the caller's thread; then `catch_up`.
 
-        Uploads of a stream that is closed, even before its first event, have failed.
+        Uploads of a stream that is closed have failed.
         """
-        steps = self._extract(session, pending, files)
-        next(steps)  # a generator that was never begun ends without its `finally`
-        return steps
-
-    def _extract(self, session: Session, pending: Sequence[Upload], files: Sequence[Path]) -> Iterator[WorkerEvent]:
         ocr = Ocr(recognise=False, kept=self._recognised)
         session.drop_files()
         with arriving(pending):
-            yield Pause()
             for upload, file in zip(pending, files, strict=True):
                 try:
                     yield from extract_one(upload, file, session.uploads.insert, ocr)
