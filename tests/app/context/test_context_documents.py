@@ -174,7 +174,8 @@ def test_what_is_no_part_is_said_with_what_there_is(typed: str) -> None:
         (ROMAN, "", "everything"), (ROMAN, "i-1", "pages i–1"), (ROMAN, "ii", "page ii"),
         (PLAIN, "c1-2", "chapters 1–2"), (PLAIN, "c1,3", "chapters 1, 3"),
         (DIVIDED, "c2.0", "chapter 2: C2 (beginning)"), (DIVIDED, "c2.1", "chapter 2.1 Sails"),
-        (DIVIDED, "c2.0-2.1", "chapters 2 (beginning)–2.1"), (DIVIDED, "c2.2", "Section 2: Ropes"), (DIVIDED, "c3", "chapter 3: C3"),
+        (DIVIDED, "c2.0-2.1", "chapters 2 (beginning)–2.1"), (DIVIDED, "c2.2", "Section 2: Ropes"),
+        (DIVIDED, "c3", "chapter 3: C3"),
     ],
 )  # fmt: skip
 def test_a_part_is_called_by_its_own_label_or_number(document: Document, typed: str, named: str) -> None:
