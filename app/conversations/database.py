@@ -67,8 +67,8 @@ FORGET = """
 IS_EMPTY = "SELECT NOT EXISTS (SELECT 1 FROM exchanges WHERE conversation = ? AND question IS NOT NULL)"
 
 
-def write(db: sqlite3.Connection, dialogue: Dialogue) -> bool:
-    """Merge a state into the database, in an open transaction; returns whether content was deleted.
+def write(db: sqlite3.Connection, dialogue: Dialogue) -> None:
+    """Merge a state into the database, in an open transaction.
 
     The newest answers and title win. What is new stays, with the nodes that it follows, whoever removed those.
     """
@@ -87,21 +87,20 @@ def write(db: sqlite3.Connection, dialogue: Dialogue) -> bool:
         answer = None if node.exchange is None else json.dumps(answer_document(node.exchange))
         db.execute(SAVE_EXCHANGE, (dialogue.id, node.id, node.parent, node.asked, node.answered, node.question, answer))
     db.executemany(REMOVE, [(dialogue.id, node_id) for node_id in sorted(dialogue.removed)])
-    return _forget(db, dialogue.id)
+    _forget(db, dialogue.id)
 
 
-def delete(db: sqlite3.Connection, dialogue_id: str) -> bool:
-    """Delete a conversation, in an open transaction; returns whether there was one."""
+def delete(db: sqlite3.Connection, dialogue_id: str) -> None:
+    """Delete a conversation, in an open transaction."""
     db.execute("UPDATE exchanges SET removed = 1 WHERE conversation = ?", (dialogue_id,))
-    return _forget(db, dialogue_id)
+    _forget(db, dialogue_id)
 
 
-def _forget(db: sqlite3.Connection, dialogue_id: str) -> bool:
-    gone = db.execute(FORGET, {"id": dialogue_id}).rowcount > 0
+def _forget(db: sqlite3.Connection, dialogue_id: str) -> None:
+    db.execute(FORGET, {"id": dialogue_id})
     if db.execute(IS_EMPTY, (dialogue_id,)).fetchone()[0]:
         db.execute("DELETE FROM conversations WHERE id = ?", (dialogue_id,))
         db.execute("DELETE FROM documents WHERE conversation = ?", (dialogue_id,))
-    return gone
 
 
 def read(db: sqlite3.Connection, dialogue_id: str) -> Dialogue | None:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 OLD, IMPORTED = ".json", "imported"  # files of earlier versions, and the folder for those that were taken over
 MOST_BYTES = 256 << 20  # of one of them; no conversation is longer
-READ, WRITE, SHORTEN_LOG = "BEGIN", "BEGIN IMMEDIATE", "PRAGMA wal_checkpoint(TRUNCATE)"
+READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"
 Result = TypeVar("Result")
 
 
@@ -62,18 +62,19 @@ class ConversationFolder:
 
     def write(self, dialogue_id: str, dialogue: Dialogue | None) -> None:
         """Merge a state, or delete the conversation, for good. Raises as `read`."""
-
-        def change(db: sqlite3.Connection) -> bool:
-            return database.delete(db, dialogue_id) if dialogue is None else database.write(db, dialogue)
-
-        if self._run(WRITE, change):
-            self._run(SHORTEN_LOG, lambda _: None)  # nothing deleted stays in it
+        if dialogue is None:
+            self._run(WRITE, lambda db: database.delete(db, dialogue_id))
+        else:
+            self._run(WRITE, lambda db: database.write(db, dialogue))
         if self.folder is not None and (dialogue is None or dialogue.removed):
             (self.folder / IMPORTED / f"{dialogue_id}{OLD}").unlink(missing_ok=True)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection of its own: what another program puts in the place of the file is seen at once."""
+        """A connection of its own: what another program puts in the place of the file is seen at once.
+
+        Whoever closes the last one empties the log, so nothing deleted stays in it.
+        """
         if self.folder is None:
             with self._lock:
                 yield self._memory

@@ -158,11 +158,11 @@ def test_saving_takes_no_time_of_the_engine(store: Conversations, monkeypatch: p
     hangs, go_on, written = threading.Event(), threading.Event(), list[int]()
     write = module.database.write
 
-    def hang(db: sqlite3.Connection, dialogue: Dialogue) -> bool:
+    def hang(db: sqlite3.Connection, dialogue: Dialogue) -> None:
         written.append(len(dialogue.nodes))
         hangs.set()
         go_on.wait(SECONDS)
-        return write(db, dialogue)
+        write(db, dialogue)
 
     monkeypatch.setattr(module.database, "write", hang)
     dialogue = a_dialogue(*["One?"] * 200)
