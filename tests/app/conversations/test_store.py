@@ -22,7 +22,6 @@ from app.conversations.export import as_json, as_markdown
 from app.conversations.schema import VERSION
 from app.conversations.store import ConversationGone, Conversations
 from app.conversations.tree import Dialogue, sendable
-from core.errors import InvalidSetting
 from tests.app.conversations.on_disk import saved, text_of
 from tests.app.conversations.test_tree import EVIL, a_dialogue, said
 from tests.app.fakes import SECONDS
@@ -182,12 +181,6 @@ def test_without_a_folder_memory_has_it() -> None:
     assert store.open(dialogue.id) == dialogue and titles(store) == [dialogue.title]
     store.delete(dialogue.id)
     assert store.flush(SECONDS) and titles(store) == []
-
-
-def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x", encoding="utf-8")
-    with pytest.raises(InvalidSetting, match="--data-dir"):
-        Conversations(tmp_path / "file" / "conversations")
 
 
 # -------------------- files of earlier versions
