@@ -21,14 +21,6 @@ LEFT_OUT = "\n\n[...]\n\n"  # between two parts of a document, so that they do n
 PREVIEW_CHARS = 20_000  # ten printed pages; a file decides how long a page is
 
 
-class AlreadyThere(CoreError):
-    """The same text is in the library."""
-
-    def __init__(self, name: str, present: str) -> None:
-        same = "is already there" if name == present else f"holds the same text as {present}"
-        super().__init__(f"{name} {same}.", hint="Choose another file, or remove that one first.")
-
-
 # -------------------- choices
 
 
@@ -207,10 +199,10 @@ class Piece(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A page or chapter, or its chosen part, at characters [start, end) of the joined text."""
+    """A page, or its chosen part, at characters [start, end) of the joined text."""
 
     book: int  # its index
-    number: int  # of the page or chapter, from 1
+    number: int  # of the page, from 1
     start: int
     end: int
 
@@ -241,14 +233,16 @@ class Library:
             file: see `Book.file`.
             replaces: the key of a book whose text is read anew; it keeps its place and its file.
         Raises:
-            AlreadyThere: the library has the same text, under any name.
+            CoreError: the library has the same text, under any name.
         """
         if replaces:
             return self._reread(replaces, document)
         digest = digest_of(document.text)
         for book in self.books:
             if book.digest == digest:
-                raise AlreadyThere(document.name, book.document.name)
+                name, present = document.name, book.document.name
+                same = "is already there" if name == present else f"holds the same text as {present}"
+                raise CoreError(f"{name} {same}.", hint="Choose another file, or remove that one first.")
         book = Book(document=document, digest=digest, num_words=num_words(document.text), file=file)
         return Library((*self.books, book))
 
@@ -321,12 +315,7 @@ class Library:
     @cached_property
     def pages(self) -> tuple[Placed, ...]:
         """Every page that has text in the joined text, in order."""
-        return self._placed([book.document.pages for book in self.books])
-
-    @cached_property
-    def chapters(self) -> tuple[Placed, ...]:
-        """Every chapter that has text in the joined text, in order."""
-        return self._placed([book.document.chapters for book in self.books])
+        return tuple(placed for piece in self.pieces for placed in self._pages_of(piece))
 
     def place(self, char: int) -> Place:
         """The source of a character of the joined text at an offset in [0, len(text)).
@@ -337,13 +326,6 @@ class Library:
         placed = self.pages[bisect_right(self.pages, char, key=lambda page: page.end)]
         document = self.books[placed.book].document
         return Place(placed.book, document, document.pages[placed.number - 1])
-
-    def find(self, index: int, char: int) -> int | None:
-        """The position in the joined text of a character of a book's own text; None: it is not chosen."""
-        for piece in self.pieces:
-            if piece.book == index and piece.source.start <= char < piece.source.end:
-                return piece.start + char - piece.source.start
-        return None
 
     def source(self, placed: Placed) -> int:
         """The character of its document's text with which a placed page begins."""
@@ -365,14 +347,12 @@ class Library:
                     yield Part(LEFT_OUT, index, None)
                 yield Part(book.document.text[span.start : span.end], index, span)
 
-    def _placed(self, parts: Sequence[Sequence[Page | Chapter]]) -> tuple[Placed, ...]:
-        return tuple(placed for piece in self.pieces for placed in self._place_parts(piece, parts[piece.book]))
-
-    def _place_parts(self, piece: Piece, parts: Sequence[Page | Chapter]) -> Iterator[Placed]:
-        first = bisect_right(parts, piece.source.start, key=lambda part: part.char_end)
-        for number, part in enumerate(parts[first:], first + 1):
-            start, end = max(part.char_start, piece.source.start), min(part.char_end, piece.source.end)
-            if part.char_start >= piece.source.end:
+    def _pages_of(self, piece: Piece) -> Iterator[Placed]:
+        pages, source = self.books[piece.book].document.pages, piece.source
+        for number in range(bisect_right(pages, source.start, key=lambda page: page.char_end) + 1, len(pages) + 1):
+            page = pages[number - 1]
+            start, end = max(page.char_start, source.start), min(page.char_end, source.end)
+            if page.char_start >= source.end:
                 return
             if start < end:
                 offset = piece.start - piece.source.start

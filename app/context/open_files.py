@@ -1,4 +1,4 @@
-"""The files of open PDFs, for images of their pages: which are kept on disk, and the newest images.
+"""The files of open PDFs, for images of their pages: which are kept on disk, and the images used last.
 
 Of a dropped file its upload's own copy is kept, as long as a page has the document open, and deleted then. A file that
 the program did not copy, such as a sample book, is never touched.
@@ -7,38 +7,29 @@ the program did not copy, such as a sample book, is never touched.
 import threading
 from collections import OrderedDict
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from app.context.upload_files import delete, is_own
 from app.documents.page_image import PageImage, PageNotDrawn, draw_page
 
 MOST_KEPT = 1 << 30  # bytes of all copies; half of what uploads may take (app/server/bodies.py)
-MOST_IMAGES = 32 << 20  # bytes of images in memory
+MOST_IMAGES = 64  # in memory, of some 100 to 500 KB
 GONE = (
     "This page cannot be drawn: the file is no longer kept. Remove the book and open its file again to see its pages."
 )
-
-
-class Drawn(NamedTuple):
-    """Identifies an image."""
-
-    file: Path
-    number: int
-    width: int
 
 
 class OpenFiles:
     """The files of every page of one program. Safe to use from any thread."""
 
     def __init__(self, most_kept: int = MOST_KEPT, most_images: int = MOST_IMAGES) -> None:
-        self._most_kept, self._most_images = most_kept, most_images
+        self._most_kept, self._draw = most_kept, lru_cache(most_images)(draw_page)
         self._owners: OrderedDict[Path, str] = OrderedDict()  # of own copies, the newest last
-        self._images: OrderedDict[Drawn, PageImage] = OrderedDict()  # the last used last
         self._lock = threading.Lock()
 
     def hold(self, owner: str, file: Path) -> None:
-        """Keep an upload's own copy for a session; if all take too much, the oldest go, and with them their images."""
+        """Keep an upload's own copy for a session; if all take too much, the oldest go."""
         if not is_own(file):
             return
         with self._lock:
@@ -73,25 +64,13 @@ class OpenFiles:
         Raises:
             PageNotDrawn.
         """
-        wanted = Drawn(file, number, width)
-        with self._lock:
-            if wanted in self._images:
-                self._images.move_to_end(wanted)
-                return self._images[wanted]
         if not file.is_file():
             raise PageNotDrawn(GONE)
-        image = draw_page(file, name, number, num_pages, width)
-        with self._lock:
-            if file in self._owners or not is_own(file):
-                self._images[wanted] = image
-            while sum(one.num_bytes for one in self._images.values()) > self._most_images:
-                self._images.popitem(last=False)
-        return image
+        return self._draw(file, name, number, num_pages, width)
 
     def _let_go(self, file: Path) -> None:
-        """Delete a copy and its images; what cannot be deleted is tried again with the next change."""
-        for drawn in [one for one in self._images if one.file == file]:
-            del self._images[drawn]
+        """Delete a copy, and forget all images; what cannot be deleted is tried again with the next change."""
+        self._draw.cache_clear()
         if delete(file):
             del self._owners[file]
 

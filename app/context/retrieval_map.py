@@ -58,24 +58,14 @@ class Loaded:
         return replace(self, weights=now, shortest=shortest, num_seen=self.num_seen + 1, all_held=all_held)
 
 
-class Loads:
+class Loads(dict[str, Loaded]):
     """What was loaded for the newest answers about one book, by exchange, so that older branches can be shown."""
-
-    def __init__(self) -> None:
-        self._by_exchange: dict[str, Loaded] = {}
 
     def put(self, exchange_id: str, loaded: Loaded) -> None:
         """Store what was loaded for an exchange; beyond MOST_LOADS the oldest is forgotten."""
-        now = {**self._by_exchange, exchange_id: loaded}
-        self._by_exchange = dict(list(now.items())[-MOST_LOADS:])  # replaced whole: the page may read it now
-
-    def get(self, exchange_id: str) -> Loaded | None:
-        """What was loaded for an exchange, if it is known."""
-        return self._by_exchange.get(exchange_id)
-
-    def clear(self) -> None:
-        """Forget all, because another book has other chunk numbers."""
-        self._by_exchange = {}
+        self[exchange_id] = loaded
+        if len(self) > MOST_LOADS:
+            del self[next(iter(self))]
 
 
 # -------------------- chunks, pages, characters

@@ -161,7 +161,7 @@ class Uploads:
         """Add a document to the library, or the chosen parts of it; see `Library.add`.
 
         Raises:
-            AlreadyThere: the same text is in the library. InvalidSetting: the document has no such parts.
+            CoreError: the same text is in the library. InvalidSetting: the document has no such parts.
         """
         with self._lock:
             library = self.library.add(document, file, replaces)

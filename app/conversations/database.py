@@ -8,12 +8,10 @@ import json
 import os
 import secrets
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import zip_longest
 from pathlib import Path
-from typing import TypeVar
 
 from app.conversations.schema import FORMAT, VERSION, NewerVersion, answer_document, load
 from app.conversations.tree import ROOT, Dialogue
@@ -22,7 +20,6 @@ NAME = "conversations.sqlite"
 BUSY_SECONDS = 5.0  # that a writer waits for another program's
 DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 NETWORKS = {"9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"}
-Result = TypeVar("Result")
 
 SCHEMA = (
     """CREATE TABLE conversations (
@@ -70,8 +67,8 @@ FORGET = """
 IS_EMPTY = "SELECT NOT EXISTS (SELECT 1 FROM exchanges WHERE conversation = ? AND question IS NOT NULL)"
 
 
-def write(db: sqlite3.Connection, dialogue: Dialogue) -> bool:
-    """Merge a state into the database, in an open transaction; returns whether content was deleted.
+def write(db: sqlite3.Connection, dialogue: Dialogue) -> None:
+    """Merge a state into the database, in an open transaction.
 
     The newest answers and title win. What is new stays, with the nodes that it follows, whoever removed those.
     """
@@ -90,21 +87,20 @@ def write(db: sqlite3.Connection, dialogue: Dialogue) -> bool:
         answer = None if node.exchange is None else json.dumps(answer_document(node.exchange))
         db.execute(SAVE_EXCHANGE, (dialogue.id, node.id, node.parent, node.asked, node.answered, node.question, answer))
     db.executemany(REMOVE, [(dialogue.id, node_id) for node_id in sorted(dialogue.removed)])
-    return _forget(db, dialogue.id)
+    _forget(db, dialogue.id)
 
 
-def delete(db: sqlite3.Connection, dialogue_id: str) -> bool:
-    """Delete a conversation, in an open transaction; returns whether there was one."""
+def delete(db: sqlite3.Connection, dialogue_id: str) -> None:
+    """Delete a conversation, in an open transaction."""
     db.execute("UPDATE exchanges SET removed = 1 WHERE conversation = ?", (dialogue_id,))
-    return _forget(db, dialogue_id)
+    _forget(db, dialogue_id)
 
 
-def _forget(db: sqlite3.Connection, dialogue_id: str) -> bool:
-    gone = db.execute(FORGET, {"id": dialogue_id}).rowcount > 0
+def _forget(db: sqlite3.Connection, dialogue_id: str) -> None:
+    db.execute(FORGET, {"id": dialogue_id})
     if db.execute(IS_EMPTY, (dialogue_id,)).fetchone()[0]:
         db.execute("DELETE FROM conversations WHERE id = ?", (dialogue_id,))
         db.execute("DELETE FROM documents WHERE conversation = ?", (dialogue_id,))
-    return gone
 
 
 def read(db: sqlite3.Connection, dialogue_id: str) -> Dialogue | None:
@@ -138,26 +134,26 @@ def in_memory() -> Iterator[sqlite3.Connection]:
         yield db
 
 
-def opened(path: Path | str, *, read_only: bool = False) -> sqlite3.Connection:
+def opened(path: Path | str, *, read_only: bool = False, journal: str = "WAL") -> sqlite3.Connection:
     """Open a database, with its tables. Raises sqlite3.Error, NewerVersion."""
     name = f"{Path(path).absolute().as_uri()}?mode=ro" if read_only else path
     db = sqlite3.connect(name, BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=read_only)
     db.row_factory, db.text_factory = sqlite3.Row, lambda text: text.decode("utf-8", "replace")
     try:
         if not read_only:
-            _prepare(db, network=on_network(Path(path)))
+            _prepare(db, journal)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _prepare(db: sqlite3.Connection, *, network: bool) -> None:
+def _prepare(db: sqlite3.Connection, journal: str) -> None:
     version = "PRAGMA user_version"
     if (found := db.execute(version).fetchone()[0]) > VERSION:
         raise NewerVersion(f"{NAME} was written by a newer version of the reader")
     with suppress(sqlite3.OperationalError):  # another program opens it, or the disk cannot: as it is, then
-        db.execute(f"PRAGMA journal_mode = {'DELETE' if network else 'WAL'}")
+        db.execute(f"PRAGMA journal_mode = {journal}")
     db.execute("PRAGMA secure_delete = ON")
     db.execute("PRAGMA synchronous = FULL")
     if found == 0:
@@ -165,59 +161,6 @@ def _prepare(db: sqlite3.Connection, *, network: bool) -> None:
             db.execute("BEGIN IMMEDIATE")
             for statement in SCHEMA if db.execute(version).fetchone()[0] == 0 else ():
                 db.execute(statement)
-
-
-class Connection:
-    """A connection to the file at a path, for one thread at a time; opened when it is used, anew if the file changed.
-
-    Args:
-        begin: how its transactions begin.
-    """
-
-    def __init__(self, path: Path, begin: str) -> None:
-        self._path, self._begin = path, begin
-        self._lock = threading.Lock()
-        self._db: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
-
-    def run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Do something in a transaction. Raises sqlite3.Error, OSError, NewerVersion, and what `work` raises."""
-        with self._lock:
-            db = self._now()
-            with db:
-                db.execute(self._begin)
-                return work(db)
-
-    def shorten_log(self) -> None:
-        """Write the log into the file, so that nothing deleted stays in it. Raises sqlite3.Error."""
-        with self._lock:
-            self._now().execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def close(self) -> None:
-        """Close it until it is used again."""
-        with self._lock:
-            self._close()
-
-    def _now(self) -> sqlite3.Connection:
-        if self._db is None or self._file != _identity(self._path):
-            self._close()
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600))  # its log and index get the same mode
-            self._path.chmod(0o600)
-            self._db, self._file = opened(self._path), _identity(self._path)
-        return self._db
-
-    def _close(self) -> None:
-        if self._db is not None:
-            self._db.close()
-            self._db = None
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def is_damage(error: Exception) -> bool:

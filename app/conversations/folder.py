@@ -1,20 +1,21 @@
-"""The folder with the database: opened by two connections, repaired by setting aside, filled from files once.
+"""The database on disk: opened for each transaction, repaired by setting aside, filled from files once.
 
 Earlier versions kept a file of JSON for each conversation there. What can be read of them is taken over, and the file
 moves to a folder beside the database, until its conversation or an exchange of it is deleted.
 """
 
 import logging
+import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from app.conversations import database
-from app.conversations.database import Connection, Result
 from app.conversations.exchange import ID
 from app.conversations.schema import Damaged, NewerVersion, load
 from app.conversations.tree import Dialogue
@@ -25,71 +26,84 @@ log = logging.getLogger(__name__)
 
 OLD, IMPORTED = ".json", "imported"  # files of earlier versions, and the folder for those that were taken over
 MOST_BYTES = 256 << 20  # of one of them; no conversation is longer
+READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"
+Result = TypeVar("Result")
 
 
 class ConversationFolder:
-    """Conversations on disk. Thread-safe.
+    """Conversations on disk; without a folder in memory. Thread-safe.
 
     Raises:
         NotPossibleHere: the folder cannot be made, or closed to others.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
+        self.folder, self.notices = folder, list[str]()  # of what could not be read, and where it is
+        self._lock = threading.Lock()  # held while a broken file is set aside, and while what is in memory is used
+        if folder is None:
+            self._memory = database.opened(":memory:")
+            return
         make_private(folder)
-        self.folder, self._path = folder, folder / database.NAME
-        self._reading, self._writing = Connection(self._path, "BEGIN"), Connection(self._path, "BEGIN IMMEDIATE")
-        self._repairing = threading.Lock()
-        self.notices: list[str] = []  # of what could not be read, and where it is
+        self._path = folder / database.NAME
+        self._journal = "DELETE" if database.on_network(self._path) else "WAL"
         try:
-            self._take_over_files()
+            self._take_over_files(folder)
         except (sqlite3.Error, OSError, NewerVersion) as error:
             log.warning("conversations of an earlier version could not be taken over: %s", error)
 
     def stamps(self) -> dict[str, str]:
         """Ids of all conversations, each with what changes at every write. Raises as `read`."""
-        rows = self._run(self._reading, lambda db: db.execute("SELECT id, stamp FROM conversations").fetchall())
+        rows = self._run(READ, lambda db: db.execute("SELECT id, stamp FROM conversations").fetchall())
         return {row["id"]: row["stamp"] for row in rows}
 
     def read(self, dialogue_id: str) -> Dialogue | None:
         """A conversation, or None. Raises sqlite3.Error, OSError, NewerVersion, Damaged."""
-        return self._run(self._reading, lambda db: database.read(db, dialogue_id))
+        return self._run(READ, lambda db: database.read(db, dialogue_id))
 
     def write(self, dialogue_id: str, dialogue: Dialogue | None) -> None:
         """Merge a state, or delete the conversation, for good. Raises as `read`."""
-
-        def change(db: sqlite3.Connection) -> bool:
-            return database.delete(db, dialogue_id) if dialogue is None else database.write(db, dialogue)
-
-        if self._run(self._writing, change):
-            self._writing.shorten_log()
-        if dialogue is None or dialogue.removed:
+        if dialogue is None:
+            self._run(WRITE, lambda db: database.delete(db, dialogue_id))
+        else:
+            self._run(WRITE, lambda db: database.write(db, dialogue))
+        if self.folder is not None and (dialogue is None or dialogue.removed):
             (self.folder / IMPORTED / f"{dialogue_id}{OLD}").unlink(missing_ok=True)
 
-    def close(self) -> None:
-        """Close both connections."""
-        self._reading.close()
-        self._writing.close()
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection of its own: what another program puts in the place of the file is seen at once.
 
-    def _run(self, connection: Connection, work: Callable[[sqlite3.Connection], Result]) -> Result:
+        Whoever closes the last one empties the log, so nothing deleted stays in it.
+        """
+        if self.folder is None:
+            with self._lock:
+                yield self._memory
+            return
+        with suppress(FileExistsError):  # opening one that exists would end the locks that other threads hold on it
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        self._path.chmod(0o600)  # its log and index get the same mode
+        with closing(database.opened(self._path, journal=self._journal)) as db:
+            yield db
+
+    def _run(self, begin: str, work: Callable[[sqlite3.Connection], Result]) -> Result:
         """Do something in a transaction; where the file turns out to be broken, in the one that takes its place."""
         try:
-            return connection.run(work)
+            with self._connection() as db, db:
+                db.execute(begin)
+                return work(db)
         except sqlite3.DatabaseError as error:
             if not database.is_damage(error):
                 raise
             self._set_aside(error)
-            return connection.run(work)
+            return self._run(begin, work)
 
     def _set_aside(self, error: sqlite3.DatabaseError) -> None:
         """Rename a broken file, unless somebody else has, and take over what can be read of it. Raises OSError."""
-        with self._repairing:
-            self._reading.close()
-            self._writing.close()
-            with suppress(sqlite3.DatabaseError):
-                if self._writing.run(lambda db: db.execute("PRAGMA quick_check").fetchone()[0]) == "ok":
+        with self._lock:
+            with suppress(sqlite3.DatabaseError), self._connection() as db:
+                if db.execute("PRAGMA quick_check").fetchone()[0] == "ok":
                     return
-            self._writing.close()
-            aside = self.folder / f"{database.NAME}-{time.time_ns()}{SET_ASIDE}"
+            aside = self._path.with_name(f"{database.NAME}-{time.time_ns()}{SET_ASIDE}")
             for end in ("-wal", "-shm", ""):  # the log first: it must not be taken for that of the next file
                 with suppress(FileNotFoundError):
                     self._path.with_name(self._path.name + end).rename(aside.with_name(aside.name + end))
@@ -104,44 +118,41 @@ class ConversationFolder:
             for row in db.execute("SELECT id FROM conversations").fetchall():
                 with suppress(sqlite3.Error, Damaged):
                     found += filter(None, [database.read(db, row["id"])])
-        self._writing.run(lambda db: [database.write(db, dialogue) for dialogue in found])
+        with self._connection() as db, db:
+            db.execute(WRITE)
+            for dialogue in found:
+                database.write(db, dialogue)
         return len(found)
 
-    def _take_over_files(self) -> None:
+    def _take_over_files(self, folder: Path) -> None:
         """Raises sqlite3.Error, OSError, NewerVersion."""
-        if not any(self._old_files()):
-            self._run(self._writing, lambda _: None)
-            return
-        done, left = self._run(self._writing, self._taken_over)
-        (self.folder / IMPORTED).mkdir(mode=0o700, exist_ok=True)
+        files = sorted(one for one in folder.glob(f"*{OLD}") if ID.fullmatch(one.stem) and one.is_file())
+        done, left = self._run(WRITE, lambda db: _taken_over(db, files))
         for file in done:
+            (folder / IMPORTED).mkdir(mode=0o700, exist_ok=True)
             with suppress(FileNotFoundError):  # another program has moved it
-                file.replace(self.folder / IMPORTED / file.name)
+                file.replace(folder / IMPORTED / file.name)
         if left:
             which = f"{', '.join(left[:3])}{'…' if len(left) > 3 else ''}"
-            told = f"{plural(len(left), 'old conversation')} in {self.folder} could not be read and stayed there"
+            told = f"{plural(len(left), 'old conversation')} in {folder} could not be read and stayed there"
             self.notices.append(f"{told}: {which}. Restore or remove them.")
 
-    def _taken_over(self, db: sqlite3.Connection) -> tuple[list[Path], list[str]]:
-        """The files that were taken over, and the names of those that cannot be read, with the reason."""
-        done, left = list[Path](), list[str]()
-        for file in self._old_files():
-            try:
-                if file.stat().st_size > MOST_BYTES:
-                    raise Damaged("too large")
-                dialogue = load(file.read_text(encoding="utf-8", errors="surrogatepass"), file.stem)
-            except FileNotFoundError:  # another program has taken it over
-                continue
-            except (OSError, UnicodeError, MemoryError, Damaged, NewerVersion) as error:
-                log.warning("%s cannot be taken over: %s", file.name, error)
-                left.append(f"{file.name} ({'not text' if isinstance(error, UnicodeError) else error})")
-                continue
-            known = db.execute("SELECT 1 FROM exchanges WHERE conversation = ?", (dialogue.id,)).fetchone()
-            database.write(
-                db, replace(dialogue, removed=frozenset()) if known else dialogue
-            )  # it adds, removes nothing
-            done.append(file)
-        return done, left
 
-    def _old_files(self) -> list[Path]:
-        return sorted(one for one in self.folder.glob(f"*{OLD}") if ID.fullmatch(one.stem) and one.is_file())
+def _taken_over(db: sqlite3.Connection, files: list[Path]) -> tuple[list[Path], list[str]]:
+    """The files that were taken over, and the names of those that cannot be read, with the reason."""
+    done, left = list[Path](), list[str]()
+    for file in files:
+        try:
+            if file.stat().st_size > MOST_BYTES:
+                raise Damaged("too large")
+            dialogue = load(file.read_text(encoding="utf-8", errors="surrogatepass"), file.stem)
+        except FileNotFoundError:  # another program has taken it over
+            continue
+        except (OSError, UnicodeError, MemoryError, Damaged, NewerVersion) as error:
+            log.warning("%s cannot be taken over: %s", file.name, error)
+            left.append(f"{file.name} ({'not text' if isinstance(error, UnicodeError) else error})")
+            continue
+        known = db.execute("SELECT 1 FROM exchanges WHERE conversation = ?", (dialogue.id,)).fetchone()
+        database.write(db, replace(dialogue, removed=frozenset()) if known else dialogue)  # it adds, removes nothing
+        done.append(file)
+    return done, left

@@ -1,5 +1,6 @@
 """The list of conversations, with the text that is searched. Frozen values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.conversations.tree import Dialogue
@@ -16,9 +17,8 @@ class Summary:
     book: str
     changed: str  # UTC, ISO 8601
     num_exchanges: int
-    words: str  # all questions and answers, folded for search
+    text: str  # title, names of files, all questions and answers
     tab: str
-    text: str = ""  # the same as written
 
     @classmethod
     def of(cls, dialogue: Dialogue) -> "Summary":
@@ -32,16 +32,21 @@ class Summary:
             book=dialogue.book.names[0] if len(dialogue.book.names) == 1 else dialogue.book.title,
             changed=dialogue.changed,
             num_exchanges=len(dialogue.nodes),
-            words="\n".join(texts).casefold(),
-            tab=dialogue.tab,
             text="\n".join(texts),
+            tab=dialogue.tab,
         )
+
+    def has(self, words: Sequence[str]) -> bool:
+        """Every one of these folded words is in its text."""
+        folded = self.text.casefold()
+        return all(word in folded for word in words)
 
     def excerpt(self, search: str) -> tuple[str, str, str] | None:
         """What stands before, at and after the first hit of a search outside of the title; None: there is none."""
-        text = self.text if len(self.text) == len(self.words) else self.words  # else places differ between the two
+        folded = self.text.casefold()
+        text = self.text if len(self.text) == len(folded) else folded  # else places differ between the two
         body = len(self.title) + 1
-        hits = [(self.words.find(word, body), len(word)) for word in search.casefold().split()]
+        hits = [(folded.find(word, body), len(word)) for word in search.casefold().split()]
         hits = [hit for hit in hits if hit[0] >= 0]
         if not hits:
             return None

@@ -3,9 +3,11 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass
-from functools import lru_cache
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from dataclasses import asdict, fields
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from app.conversations.exchange import ID, Exchange
 from app.conversations.tree import ROOT, Dialogue, Node, sendable
@@ -13,14 +15,17 @@ from core.errors import InvalidSetting
 
 FORMAT = "triforce-conversation"
 VERSION = 1
+AS_THEY_ARE = ("first_token_seconds", "methods", "seed", "model", "weights", "digest", "thinking")  # of an exchange
 MOST_NODES = 10_000
 MOST_MOMENT = 1 << 62  # microseconds since 1970, small enough that a later one always exists
-MOST_NUMBER = 1e15
-MOST_DIGITS = 9  # of a number used as a key
+MOST_NUMBER = 1e15  # with a fraction
 DIGEST = re.compile("[0-9a-f]{64}|")  # SHA-256
 MOST_WHOLE = (1 << 63) - 1
-COUNT, SEED = (0, MOST_WHOLE), (-MOST_WHOLE, MOST_WHOLE)
-TOKEN = (0, 1 << 8200)  # files of earlier versions have pieces of a server's text as numbers
+COUNT = (0, MOST_WHOLE)
+BOUNDS = {  # of whole numbers that are no counts, by their key
+    "seed": (-MOST_WHOLE, MOST_WHOLE),
+    "token_ids": (0, 1 << 8200),  # files of earlier versions have pieces of a server's text as numbers
+}
 
 
 class NewerVersion(ValueError):
@@ -44,11 +49,8 @@ def document(dialogue: Dialogue) -> dict[str, Any]:
 
 
 def _node_document(node: Node) -> dict[str, Any]:
-    written: dict[str, Any] = {"id": node.id, "parent": node.parent, "asked": node.asked, "question": node.question}
-    written["answered"] = node.answered
-    if node.exchange is not None:
-        written["answer"] = answer_document(node.exchange)
-    return written
+    written = {name: getattr(node, name) for name in ("id", "parent", "asked", "question", "answered")}
+    return written | ({"answer": answer_document(node.exchange)} if node.exchange is not None else {})
 
 
 def answer_document(exchange: Exchange) -> dict[str, Any]:
@@ -56,15 +58,9 @@ def answer_document(exchange: Exchange) -> dict[str, Any]:
     answer = asdict(exchange.finished)
     answer["stats"]["seconds_by_part"] = dict(exchange.finished.stats.seconds_by_part)
     return answer | {
-        "first_token_seconds": exchange.first_token_seconds,
         "reread_tokens": exchange.num_reread,
-        "methods": exchange.methods,
         "sampling": asdict(exchange.sampling) if exchange.sampling else None,
-        "seed": exchange.seed,
-        "model": exchange.model,
-        "weights": exchange.weights,
-        "digest": exchange.digest,
-        "thinking": exchange.thinking,
+        **{name: getattr(exchange, name) for name in AS_THEY_ARE},
     }
 
 
@@ -78,23 +74,33 @@ def load(text: str, dialogue_id: str) -> Dialogue:
         data = json.loads(text)
         if data["format"] != FORMAT or data["id"] != dialogue_id or not ID.fullmatch(dialogue_id):
             raise Damaged("not a conversation of that name")
-        if _decoded(int, data["version"]) > VERSION:
+        version = data["version"]
+        if type(version) is int and version > VERSION:
             raise NewerVersion("written by a newer version of the reader")
-        return _checked(
-            _decoded(Dialogue, {**data, "nodes": [_shaped(node) for node in _decoded(list, data["nodes"])]})
-        )
+        if type(version) is not int or not _in_bounds(data):
+            raise Damaged("numbers that nobody counts to")
+        shaped = json.dumps({**data, "nodes": [_shaped(node) for node in data["nodes"]]}, ensure_ascii=False)
+        return _checked(_dialogues().validate_json(sendable(shaped), strict=True))
     except (Damaged, NewerVersion):
         raise
-    except (
-        ArithmeticError,
-        AttributeError,
-        InvalidSetting,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except (AttributeError, InvalidSetting, LookupError, RecursionError, TypeError, ValueError) as error:
         raise Damaged("not a conversation") from error
+
+
+def _in_bounds(value: Any, bounds: tuple[int, int] = COUNT) -> bool:
+    """Every number inside of a JSON value is one that pages and the database can do with; NaN is none."""
+    if isinstance(value, dict):
+        return all(_in_bounds(one, BOUNDS.get(key, COUNT)) for key, one in value.items())
+    if isinstance(value, list):
+        return all(_in_bounds(one, bounds) for one in value)
+    if isinstance(value, float):
+        return -MOST_NUMBER <= value <= MOST_NUMBER
+    return not isinstance(value, int) or bounds[0] <= value <= bounds[1]
+
+
+@cache
+def _dialogues() -> TypeAdapter[Dialogue]:
+    return TypeAdapter(Dialogue)
 
 
 def _shaped(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,47 +123,3 @@ def _checked(dialogue: Dialogue) -> Dialogue:
             raise Damaged("its branches do not hang together")
         known.add(node.id)
     return dialogue if dialogue.head in known else dialogue.show(ROOT)
-
-
-def _decoded(kind: Any, value: Any, bounds: tuple[int, int] = COUNT) -> Any:
-    """A value of a type: a dataclass, tuple, frozenset, Mapping, Literal, what may be None, or a scalar.
-
-    Raises:
-        Damaged, and what Python raises for a value of another shape.
-    """
-    if kind is str and isinstance(value, str):
-        return sendable(value)
-    if kind is int and type(value) is int and bounds[0] <= value <= bounds[1]:
-        return value
-    if kind is float and type(value) in (int, float) and -MOST_NUMBER <= value <= MOST_NUMBER:  # false for NaN, too
-        return float(value)
-    if kind in (bool, list) and isinstance(value, kind):
-        return value
-    if is_dataclass(kind):
-        names = {name: hint for name, hint in _hints(cast(type, kind)).items() if name in value}
-        return cast(Any, kind)(
-            **{name: _decoded(hint, value[name], SEED if name == "seed" else COUNT) for name, hint in names.items()}
-        )
-    origin, args = get_origin(kind), get_args(kind)
-    if type(None) in args:
-        return None if value is None else _decoded(args[0], value, bounds)
-    if origin in (tuple, frozenset) and isinstance(value, list):
-        return origin(_decoded(args[0], one, TOKEN) for one in value)
-    if origin is Mapping and isinstance(value, dict):
-        return {_key(args[0], key): _decoded(args[1], one) for key, one in value.items()}
-    if origin is Literal and value in args:
-        return value
-    raise Damaged(f"no {kind}")
-
-
-def _key(kind: Any, key: str) -> int | str:
-    if kind is str:
-        return sendable(key)
-    if not key.isdecimal() or len(key) > MOST_DIGITS:
-        raise Damaged("no number")
-    return int(key)
-
-
-@lru_cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)

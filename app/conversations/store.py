@@ -49,7 +49,7 @@ class Conversations:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._disk = None if folder is None else ConversationFolder(folder)
+        self._disk = ConversationFolder(folder)
         self._lock = threading.Condition()  # guards all fields below
         self._unwritten: list[Change] = []
         self._deleted: set[str] = set()  # by this program, for good
@@ -81,12 +81,12 @@ class Conversations:
         with self._lock:
             self._deleted.add(dialogue_id)
             self._unwritten = [one for one in self._unwritten if one.id != dialogue_id]
-            if ID.fullmatch(dialogue_id) and self._disk is not None:
+            if ID.fullmatch(dialogue_id):
                 self._to_write(Change(dialogue_id, None))
 
     def _to_write(self, change: Change) -> None:
         self._unwritten = [*self._unwritten, change]
-        if self._disk is None or self._closed:
+        if self._closed:
             return
         self._due = True
         if self._writer is None:
@@ -109,7 +109,6 @@ class Conversations:
                 self._lock.notify_all()
 
     def _write(self, change: Change) -> None:
-        assert self._disk is not None, "nowhere to write"
         try:
             self._disk.write(change.id, change.state)
         except Exception as error:  # no memory, full disk, a value that is not JSON: keep saving others
@@ -126,23 +125,19 @@ class Conversations:
             return self._lock.wait_for(lambda: not self._due and not self._writing, seconds)
 
     def close(self) -> None:
-        """Write the rest, end the thread and close the database."""
+        """Write the rest and end the thread."""
         self.flush()
         with self._lock:
             self._closed = True
             self._lock.notify_all()
         if self._writer is not None:
             self._writer.join(MOST_WAIT_SECONDS)
-        if self._disk is None:
-            return
         with self._lock:
             left = self._unwritten
         for verb, means in (("saved", "the newest changes are lost"), ("deleted", "they are still on the disk")):
             if those := {one.id: one.trouble for one in left if bool(one.state) == (verb == "saved")}:
                 why = next(filter(None, those.values()), "it took too long")
                 log.error("%s could not be %s (%s): %s.", plural(len(those), "conversation"), verb, why, means)
-        if not left:
-            self._disk.close()
 
     # -------------------- reading
 
@@ -166,7 +161,7 @@ class Conversations:
         with self._lock:  # before the disk is read: what is written meanwhile is in both
             states = [one.state for one in self._unwritten if one.id == dialogue_id]
         try:
-            stored = None if self._disk is None else self._disk.read(dialogue_id)
+            stored = self._disk.read(dialogue_id)
         except (Damaged, *UNREADABLE):
             if not states:
                 raise
@@ -196,15 +191,11 @@ class Conversations:
             with suppress(Damaged, *UNREADABLE):
                 dialogue = self._read(dialogue_id)
                 shown[dialogue_id] = Summary.of(dialogue) if dialogue and dialogue.nodes else None
-        found = [
-            one for key, one in shown.items() if one and key not in deleted and all(map(one.words.__contains__, words))
-        ]
+        found = [one for key, one in shown.items() if one and key not in deleted and one.has(words)]
         return Listing(tuple(sorted(found, key=lambda one: one.changed, reverse=True)), tuple(notices))
 
     def _look(self) -> None:
         """Read what was written since the last look. Raises as `ConversationFolder.stamps`."""
-        if self._disk is None:
-            return
         before, now = self._seen, dict[str, tuple[str, Summary | None]]()
         for dialogue_id, stamp in self._disk.stamps().items():
             seen = before.get(dialogue_id, ("", None))
@@ -212,7 +203,6 @@ class Conversations:
         self._seen = now
 
     def _summary(self, dialogue_id: str) -> Summary | None:
-        assert self._disk is not None, "nothing to read"
         try:
             dialogue = self._disk.read(dialogue_id)
         except Damaged as error:
@@ -225,7 +215,7 @@ class Conversations:
         with self._lock:
             deletions = [one.trouble for one in self._unwritten if one.trouble and not one.state]
             writes = [one.trouble for one in self._unwritten if one.trouble and one.state]
-        notices = [] if self._disk is None else list(self._disk.notices)
+        notices = list(self._disk.notices)
         if writes:
             notices.append(
                 f"The newest changes could not be saved ({writes[-1]}). Make room; the next answer tries again."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
     from core.engine_info import EngineInfo
     from core.planning.hardware import Machine
 
-Kind = Literal["counting", "reading", "answer", "race", "survey", "saving"]
+Kind = Literal["reading", "answer", "race", "survey", "saving"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,10 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
     from core.engine_info import EngineInfo
     from core.planning.hardware import Machine
 
-MOST_WAITING = 8  # answers and races of one page
 LOOK_SECONDS = 0.1  # between two looks whether a job is ready, or has something to tell
 
 Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
 Load = Callable[[], "tuple[TextEngine, Machine]"]
-
-
-class ModelBusy(CoreError):
-    """The model cannot be replaced now."""
 
 
 Item = WorkerEvent | CoreError | None  # None: the last of every job
@@ -68,16 +63,10 @@ class JobQueue:
         """Queue a job and yield its events; closing this generator cancels the job.
 
         Raises:
-            CoreError: too many wait; whatever the job raises.
+            CoreError: whatever the job raises.
         """
         job = Job(session, kind, work, ready)
-        with self._changed:
-            own = sum(other.session is session and other.kind in ("answer", "race") for other in self._jobs)
-            if kind in ("answer", "race") and own >= MOST_WAITING:
-                told = "Too many of this page's questions wait already."
-                raise CoreError(told, hint="Let them be answered, or stop them.")
-            self._jobs.append(job)
-            self._changed.notify_all()
+        self._append(job)
         before: Waiting | None = None
         try:
             while True:
@@ -103,8 +92,11 @@ class JobQueue:
 
     def add(self, session: Session, kind: Kind, work: Work) -> None:
         """Queue a job that nobody follows."""
+        self._append(Job(session, kind, work))
+
+    def _append(self, job: Job) -> None:
         with self._changed:
-            self._jobs.append(Job(session, kind, work))
+            self._jobs.append(job)
             self._changed.notify_all()
 
     def add_once(self, session: Session, kind: Kind, work: Work) -> None:
@@ -121,13 +113,13 @@ class JobQueue:
                     job.cancel.set()
 
     def cancel_reading(self, session_id: str) -> None:
-        """End the session's counting and reading, and withdraw its questions that wait: each would read the rest."""
+        """End the session's reading, and withdraw its questions that wait: each would read the rest."""
         with self._changed:
             own = [job for job in self._jobs if job.session.id == session_id]
-            stops = any(job.kind in ("counting", "reading") or not job.ready() for job in own)
+            stops = any(job.kind == "reading" or not job.ready() for job in own)
             for job in own:
                 waits = job is not self._turn and job.kind in ("answer", "race")
-                if job.kind in ("counting", "reading") or (stops and waits):
+                if job.kind == "reading" or (stops and waits):
                     job.cancel.set()
 
     def of(self, session_id: str, kind: Kind) -> list[Job]:
@@ -158,16 +150,16 @@ class JobQueue:
         Args:
             model: its name, for display.
         Raises:
-            ModelBusy: a model is being loaded, or any page has an answer or a race that runs or waits.
+            CoreError: a model is being loaded, or any page has an answer or a race that runs or waits.
         """
         with self._changed:
             if isinstance(self.state, Loading):
-                raise ModelBusy("A model is being loaded.", hint="Choose another when it is there.")
+                raise CoreError("A model is being loaded.", hint="Choose another when it is there.")
             busy = next((job for job in self._jobs if job.kind in ("answer", "race")), None)
             if busy is not None:
                 what = "An answer is being written" if busy.kind == "answer" else "A race runs"
                 what = what if busy.ready() else "A question waits for its book"
-                raise ModelBusy(f"{what}, perhaps on another page.", hint="Wait for its end, or stop it there.")
+                raise CoreError(f"{what}, perhaps on another page.", hint="Wait for its end, or stop it there.")
             for job in self._jobs:
                 if job is self._turn or job.kind == "survey":
                     job.cancel.set()
@@ -236,12 +228,12 @@ class JobQueue:
                 self._changed.wait(LOOK_SECONDS)
 
     def _next_job(self) -> Job | None:
-        """The oldest that is ready; but a text that came later is counted before the questions that waited for it."""
+        """The oldest that is ready; but a text that came later is opened before the questions that waited for it."""
         failed = isinstance(self.state, LoadFailed)  # then nothing becomes ready any more
         first = next((job for job in self._jobs if failed or job.cancel.is_set() or job.ready()), None)
         if first is None or first.kind not in ("answer", "race") or not first.session.lacks_book:
             return first
-        return next((job for job in self._jobs if job.session is first.session and job.kind == "counting"), first)
+        return next((job for job in self._jobs if job.session is first.session and job.kind == "reading"), first)
 
     def has_become(self, state: ModelState) -> None:
         """Set the model's state."""

@@ -43,17 +43,11 @@ class Reading:
     def extract(self, session: Session, pending: Sequence[Upload], files: Sequence[Path]) -> Iterator[WorkerEvent]:
         """Extract files into their uploads, in the caller's thread; then `catch_up`.
 
-        Uploads of a stream that is closed, even before its first event, have failed.
+        Uploads of a stream that is closed have failed.
         """
-        steps = self._extract(session, pending, files)
-        next(steps)  # a generator that was never begun ends without its `finally`
-        return steps
-
-    def _extract(self, session: Session, pending: Sequence[Upload], files: Sequence[Path]) -> Iterator[WorkerEvent]:
         ocr = Ocr(recognise=False, kept=self._recognised)
         session.drop_files()
         with arriving(pending):
-            yield Pause()
             for upload, file in zip(pending, files, strict=True):
                 try:
                     yield from extract_one(upload, file, session.uploads.insert, ocr)
@@ -126,15 +120,23 @@ class Reading:
 
     def catch_up(self, session: Session) -> Iterator[WorkerEvent]:
         """Count, open and read, unless another text is still being extracted: its stream then continues with this."""
-        mine = None
+        uploads, mine = session.uploads, None
+        if uploads.extracting:
+            return
+        if uploads.behind:
+            self._jobs.cancel(session.id, "reading")  # what was read stays read
+        elif session.book is None or session.is_read:
+            self._later(session)
+            return
         try:
-            for event in self._steps(session):
+            for event in self._jobs.stream(session, "reading", partial(open_and_read, session, self._saved_books)):
                 reads = isinstance(session.doing, PrefillProgress) and session.doing is not mine
                 if isinstance(event, PrefillProgress) or (isinstance(event, Waiting) and not reads):
                     session.doing = mine = event  # progress of this page's own other reading says more than a wait
                 elif isinstance(event, BookOpened):
-                    mine = session.doing  # as `open_to_read` has set it
+                    mine = session.doing  # as `open_and_read` has set it
                 yield event
+            self._later(session)
         except CoreError:
             for upload in session.uploads.extracted:  # without a model it is not on its way
                 upload.stop.set()
@@ -143,20 +145,12 @@ class Reading:
             if session.doing is mine:
                 session.doing = None
 
-    def _steps(self, session: Session) -> Iterator[WorkerEvent]:
-        if session.uploads.extracting:
-            return
-        if session.uploads.behind:
-            self._jobs.cancel(session.id, "reading")  # what was read stays read
-            yield from self._jobs.stream(session, "counting", partial(open_to_read, session))
-        if session.book is not None and not session.is_read and not session.uploads.behind:
-            yield from self._jobs.stream(session, "reading", partial(read_opening, session, self._saved_books))
-        self.save_later(session)
-        self._baseline_later(session)
-
     def after(self, session: Session, events: Iterator[WorkerEvent]) -> Iterator[WorkerEvent]:
         """Yield an answer's events; then do the remaining work on the book, if nobody waits."""
         yield from events
+        self._later(session)
+
+    def _later(self, session: Session) -> None:
         self.save_later(session)
         self._baseline_later(session)
 
@@ -192,14 +186,6 @@ def arriving(pending: Sequence[Upload]) -> Iterator[None]:
                 upload.fail(Interrupted(upload.name))
 
 
-def open_to_read(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
-    """Open the library; from the moment in which a book is open it is about to be read, not stopped."""
-    for event in open_library(session, engine, cancel):
-        if isinstance(event, BookOpened) and not session.is_read and session.doing is None:
-            session.doing = about_to_read(session, event.book)
-        yield event
-
-
 def about_to_read(session: Session, book: Book) -> PrefillProgress:
     """Progress of a reading that begins as soon as the engine's thread takes it."""
     read = session.num_read
@@ -208,12 +194,16 @@ def about_to_read(session: Session, book: Book) -> PrefillProgress:
     )
 
 
-def read_opening(
+def open_and_read(
     session: Session, saved_books: SavedBooks, engine: "TextEngine", cancel: threading.Event
 ) -> Iterator[WorkerEvent]:
-    """Prefill everything before the first question, except what was saved on disk."""
+    """Open the library, and prefill everything before the first question, except what was saved on disk."""
+    for event in open_library(session, engine, cancel) if session.uploads.behind else ():
+        if isinstance(event, BookOpened) and not session.is_read and session.doing is None:
+            session.doing = about_to_read(session, event.book)  # from now on it is not one that was stopped
+        yield event
     conversation = session.conversation
-    if conversation is None:  # it was removed from the library before the reading's turn
+    if conversation is None or session.is_read or session.uploads.behind:  # without a book, or stopped
         return
     before, opening = session.read_seconds, conversation.opening_ids(engine.text)
     yield from saved_books.fetch(session, opening, engine, cancel)

@@ -79,7 +79,7 @@ class Recording:
         assert session.book is not None, "an answer without a book"
         self._session, self._conversations, self.config, self._clock = session, conversations, config, clock
         self._model, self._weights, self._digest = model, weights, session.digest
-        self._num_cleared, self._kept = session.num_cleared, not session.incognito
+        self._kept = not session.incognito
         self._began, self._saved = clock(), clock()
         self._first_token_seconds: float | None = None
         self._done = False
@@ -150,12 +150,8 @@ class Recording:
 
     @property
     def _in_view(self) -> bool:
-        session = self._session
-        return (
-            session.dialogue is not None
-            and session.dialogue.id == self._dialogue.id
-            and session.num_cleared == self._num_cleared
-        )
+        shown = self._session.dialogue
+        return shown is not None and shown.id == self._dialogue.id
 
     @property
     def _newest(self) -> Dialogue:

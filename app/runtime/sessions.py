@@ -125,7 +125,6 @@ class Session:
     disk: DiskState = field(default_factory=DiskState)  # of the open book, or of an earlier one
     baseline: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
     baseline_budget: int = 0  # the budget they were measured with
-    num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
     version: int = 0  # of what its page shows
     problem: CoreError | None = None  # why the last act was refused
     draft: tuple[int, str] = (0, "")  # a text for the question box, and its number: each is put there once

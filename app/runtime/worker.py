@@ -212,7 +212,6 @@ class EngineWorker:
     def clear(self, session_id: str) -> None:
         """Begin a new conversation about the same book, which stays read. The present one stays in the list."""
         session = self.sessions.get(session_id)
-        session.num_cleared += 1
         self.jobs.cancel(session_id, "answer")
         session.trace = session.editing = session.writing = None
         with session.lock:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.context_documents import (
-    AlreadyThere,
     ChapterPath,
     Chapters,
     Choice,
@@ -20,7 +19,7 @@ from app.context.context_documents import (
 )
 from app.context.page_ranges import understood, written
 from app.documents.document import BEGINNING, Chapter, Document
-from core.errors import InvalidSetting
+from core.errors import CoreError, InvalidSetting
 from tests.app.fakes import document_of
 
 
@@ -81,30 +80,18 @@ def shelves(draw: st.DrawFn) -> Library:
 
 
 @given(shelves())
-def test_every_placed_page_and_chapter_is_the_document_s_own_text(library: Library) -> None:
-    for placed in library.pages:
-        document = library.books[placed.book].document
-        page = document.pages[placed.number - 1]
-        assert library.text[placed.start : placed.end] in document.page_text(page)
-    for placed in library.chapters:
-        document = library.books[placed.book].document
-        chapter = document.chapters[placed.number - 1]
-        assert library.text[placed.start : placed.end] in document.text[chapter.char_start : chapter.char_end]
+def test_the_joined_text_is_what_was_chosen_and_every_character_leads_back_to_its_page(library: Library) -> None:
     chosen = [spans(book.document, book.choice) for book in library.books]
     assert sum(p.end - p.start for p in library.pages) == sum(b - a for each in chosen for a, b in each)
-
-
-@given(shelves())
-def test_a_chosen_character_is_found_and_leads_back_to_its_page(library: Library) -> None:
-    for index, book in enumerate(library.books):
-        chosen = spans(book.document, book.choice)
-        for char, letter in enumerate(book.document.text):
-            joined = library.find(index, char)
-            assert (joined is not None) == any(start <= char < end for start, end in chosen)
-            if joined is not None:
-                assert library.text[joined] == letter
-                place = library.place(joined)
-                assert (place.book, place.page) == (index, book.document.page_at(char))
+    for placed in library.pages:
+        document = library.books[placed.book].document
+        page, start = document.pages[placed.number - 1], library.source(placed)
+        end = start + placed.end - placed.start
+        assert document.text[start:end] == library.text[placed.start : placed.end]
+        assert page.char_start <= start and end <= page.char_end
+        assert any(first <= start and end <= last for first, last in chosen[placed.book])
+        for char in range(placed.start, placed.end):
+            assert library.place(char)[::2] == (placed.book, page)
 
 
 @given(documents(), documents().filter(lambda document: document.text))
@@ -119,9 +106,9 @@ def test_a_book_at_the_end_changes_nothing_before_it(first: Document, second: Do
 
 def test_the_same_text_is_refused_under_any_name() -> None:
     library = Library().add(document_of("words", title="a.txt"))
-    with pytest.raises(AlreadyThere, match=r"^b\.txt holds the same text as a\.txt\. Choose"):
+    with pytest.raises(CoreError, match=r"^b\.txt holds the same text as a\.txt\. Choose"):
         library.add(document_of("wo", "rds", title="b.txt"))
-    with pytest.raises(AlreadyThere, match=r"^a\.txt is already there\."):
+    with pytest.raises(CoreError, match=r"^a\.txt is already there\."):
         library.add(document_of("words", title="a.txt"))
     assert len(library.add(document_of("other words", title="a.txt")).books) == 2
 
@@ -133,14 +120,6 @@ def test_the_same_text_is_refused_under_any_name() -> None:
 def test_what_a_document_has_not_cannot_be_chosen(choice: Choice) -> None:
     with pytest.raises(ValueError, match="of 2"):
         Library().add(document_of("one", "two", chapter_starts=[0, 3])).choose(0, choice)
-
-
-def test_choices_are_named_by_the_document_s_own_page_labels() -> None:
-    document = document_of(*"abc", labels=["i", "ii", "1"], chapter_starts=[0, 1, 2])
-    names = [label(document, choice) for choice in (Whole(), Pages(1, 3), Pages(2, 2), Chapters(((2,),)))]
-    assert names == ["everything", "pages i–1", "page ii", "chapter 2: C2"]
-    assert label(document, Chapters(((1,), (2,)))) == "chapters 1–2"
-    assert label(document, Chapters(((1,), (3,)))) == "chapters 1, 3"
 
 
 # -------------------- choices as people type them
@@ -189,15 +168,18 @@ def test_what_is_no_part_is_said_with_what_there_is(typed: str) -> None:
         understood(DIVIDED if typed in NO_SUB_CHAPTERS else PLAIN, typed)
 
 
-def test_a_part_is_called_by_its_own_number_where_its_title_has_one() -> None:
-    named = [label(DIVIDED, understood(DIVIDED, typed)) for typed in ("c2.0", "c2.1", "c2.0-2.1", "c2.2", "c3")]
-    assert named == [
-        "chapter 2: C2 (beginning)",
-        "chapter 2.1 Sails",
-        "chapters 2 (beginning)–2.1",
-        "Section 2: Ropes",
-        "chapter 3: C3",
-    ]
+@pytest.mark.parametrize(
+    ("document", "typed", "named"),
+    [
+        (ROMAN, "", "everything"), (ROMAN, "i-1", "pages i–1"), (ROMAN, "ii", "page ii"),
+        (PLAIN, "c1-2", "chapters 1–2"), (PLAIN, "c1,3", "chapters 1, 3"),
+        (DIVIDED, "c2.0", "chapter 2: C2 (beginning)"), (DIVIDED, "c2.1", "chapter 2.1 Sails"),
+        (DIVIDED, "c2.0-2.1", "chapters 2 (beginning)–2.1"), (DIVIDED, "c2.2", "Section 2: Ropes"),
+        (DIVIDED, "c3", "chapter 3: C3"),
+    ],
+)  # fmt: skip
+def test_a_part_is_called_by_its_own_label_or_number(document: Document, typed: str, named: str) -> None:
+    assert label(document, understood(document, typed)) == named
 
 
 @given(st.data(), documents())

@@ -30,26 +30,18 @@ def ten_pages() -> Document:
 
 def test_parts_cost_what_their_words_cost_and_each_stretch_is_counted_once() -> None:
     counted: list[str] = []
-    library, meter = Library().add(ten_pages()), Meter(lambda text: counted.append(text) or count(text))
-    book = library.books[0]
-    for _ in range(3):
-        assert meter.library(library) == 100
-        assert [meter.page(book, n) for n in (1, 5, 10)] == [10, 10, 10]
-        assert [meter.chapter(book, chapter) for chapter in book.document.chapters] == [5, 30, 45, 15]
-        assert meter.library(library.choose(0, Chapters(((1,), (2,))))) == 35
-        assert meter.library(library.choose(0, Chapters(((1,), (4,))))) == 20 + count(LEFT_OUT)
-    assert "".join(counted).replace(LEFT_OUT, "") == book.document.text
-
-
-def test_a_warm_meter_counts_nothing_more_of_any_order_and_choice() -> None:
     library = Library().add(ten_pages()).add(document_of("other " * 20, title="b"))
-    counted: list[str] = []
     meter = Meter(lambda text: counted.append(text) or count(text))
+    book = library.books[0]
     meter.warm(library)
+    assert "".join(counted).startswith(LEFT_OUT + book.document.text)
     before = len(counted)
+    assert [meter.page(book, n) for n in (1, 5, 10)] == [10, 10, 10]
+    assert [meter.chapter(book, chapter) for chapter in book.document.chapters] == [5, 30, 45, 15]
+    assert meter.book(replace(book, choice=Chapters(((1,), (2,))))) == 35
     for one in (library, library.move(0, 1), library.choose(0, Chapters(((1,), (3,))))):
         assert meter.library(one) == count(one.text), "titles, too"
-    assert len(counted) == before
+    assert len(counted) == before, "a warm meter counts nothing more"
 
 
 def test_token_offsets_give_the_same_costs_without_counting_again() -> None:

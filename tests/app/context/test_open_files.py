@@ -73,10 +73,11 @@ def test_a_page_is_drawn_once_and_not_after_its_file_has_gone(tmp_path: Path, mo
         return PageImage("x" * 400, "image/webp", 1, 1, "", array("l"))
 
     monkeypatch.setattr("app.context.open_files.draw_page", draw)
-    files, one = OpenFiles(most_images=1000), dropped(tmp_path)
+    files, one = OpenFiles(most_images=2), dropped(tmp_path)
     files.hold("session", one.own)
     for number in (1, 1, 2, 1, 3, 2, 1):  # 3 displaces 2, which then displaces 1
         files.page(one.own, "a", number, 3, 800)
+    files.page(one.own, "a", 1, 3, 900)
     files.page(one.own, "a", 1, 3, 900)
     assert drawn == [1, 2, 3, 2, 1, 1], "another width is another image"
     files.retain("session", set())

@@ -149,8 +149,6 @@ def test_what_was_loaded_is_kept_for_the_newest_answers() -> None:
     for number in range(MOST_LOADS + 1):
         loads.put(str(number), loaded(number))
     assert loads.get("0") is None and loads.get("1") is not None
-    loads.clear()
-    assert loads.get("1") is None
 
 
 def test_pages_of_several_books_are_told_apart() -> None:

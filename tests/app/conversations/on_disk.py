@@ -1,7 +1,8 @@
 """The database of conversations as the operating system, or another program, has it."""
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from app.conversations.database import NAME
@@ -13,10 +14,16 @@ LIMIT = "max_page_count = 1000000"
 
 
 def refuse(store: Conversations, pragma: str = "max_page_count = 1") -> None:
-    """Let the disk be full for the program's writer, or any other state of SQLite's."""
-    assert store._disk is not None
-    with store._disk._writing._lock:
-        store._disk._writing._now().execute(f"PRAGMA {pragma}")
+    """Let the disk be full for this program, or any other state of SQLite's."""
+    connect = type(store._disk)._connection.__get__(store._disk)
+
+    @contextmanager
+    def connection() -> Iterator[sqlite3.Connection]:
+        with connect() as db:
+            db.execute(f"PRAGMA {pragma}")
+            yield db
+
+    store._disk._connection = connection  # type: ignore[method-assign]
 
 
 def text_of(folder: Path) -> set[str]:

@@ -8,7 +8,6 @@ import pytest
 from app.context.context_documents import Library, Pages
 from app.runtime.error_text import EngineFault
 from app.runtime.events import Changed, LoadFailed, Loading, Ready, Waiting
-from app.runtime.jobs import MOST_WAITING
 from app.runtime.sessions import NoBook
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
@@ -84,25 +83,6 @@ def test_reading_can_be_stopped_goes_on_with_a_question_and_a_question_waits_for
     assert isinstance(list(stream)[-1], Changed)
     thread.join(SECONDS)
     assert reader.questions == ["And?", "Already?"]
-
-
-def test_one_page_cannot_fill_the_queue(reader: Reader) -> None:
-    two = reader.beside(OTHER)
-    reader.engine.writing.clear()
-    first, _ = in_thread(reader.begins("First?"))
-    wait_for(lambda: reader.worker.jobs.of(reader.session.id, "answer"))
-    waiting = [reader.begins(f"Number {number}?") for number in range(1, MOST_WAITING)]
-    for stream in waiting:
-        next(stream)
-    with pytest.raises(CoreError, match="Too many"):
-        next(reader.begins("One too many?"))
-    waiting.append(two.begins("Somebody else?"))
-    assert isinstance(next(waiting[-1]), Waiting), "other pages are let in"
-    for stream in waiting:
-        stream.close()  # type: ignore[attr-defined]
-    reader.engine.writing.set()
-    first.join(SECONDS)
-    reader.asks("Now?")
 
 
 def test_questions_that_cannot_be_asked(reader: Reader) -> None:
