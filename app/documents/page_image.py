@@ -17,6 +17,7 @@ from typing import NamedTuple
 from app.documents.errors import DocumentError, ParsingLimitReached
 from app.documents.metadata import MAX_COVER_URL, clean_cover
 from app.documents.parsing import ParsingLimits, worker_messages
+from core.errors import CoreError
 
 DRAWING = ParsingLimits(memory_bytes=1 << 30, cpu_seconds=10, silence_seconds=20, chars=1_000_000)
 DRAWING_COVER = ParsingLimits(memory_bytes=1 << 29, cpu_seconds=3, silence_seconds=20, chars=MAX_COVER_URL)
@@ -29,7 +30,7 @@ WIDEST_GAP = 3.0  # times the letters' height, between two words of a line
 MAX_RECTANGLES = 400
 
 
-class PageNotDrawn(DocumentError):
+class PageNotDrawn(CoreError):
     """A page of which there is no image; its text is there."""
 
     def __init__(self, problem: str) -> None:

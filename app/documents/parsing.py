@@ -6,16 +6,17 @@ Knows the messages and the limits; of PDF or EPUB only the name of its parser.
 import compileall
 import json
 import logging
-import queue
 import signal
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from app.document_formats import NAMES
 from app.documents.archive import most_text
 from app.documents.document import Extracting
 from app.documents.errors import (
@@ -25,24 +26,19 @@ from app.documents.errors import (
     DrmProtected,
     OcrBroken,
     OcrMissing,
+    ParserCrashed,
     ParsingLimitReached,
     PasswordProtected,
     UnsupportedFormat,
 )
 from app.documents.messages import Heading, Message, Opened, PageRead, Reason
-from app.documents.process import ParsingProcess
+from app.documents.process import HEARTBEAT_SECONDS, ParsingProcess
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_SECONDS = 0.1
 MOST_PARSERS = 2  # at once in this program: fifty files may be dropped together
 BYTES_PER_CHAR = 6  # of a message, at most
 MOST_OTHER_BYTES = 1 << 24  # of a message beside its text
-WHAT = {  # parsers of `app.documents.parsers` read, with an article
-    "pdf": "a PDF", "drawing": "a PDF", "recognition": "a PDF", "zip": "a ZIP file", "html": "a web page",
-    "docx": "a Word document", "odt": "an OpenDocument text", "rtf": "an RTF document", "fb2": "an FB2 book",
-    "csv": "a table", "epub": "an EPUB", "pptx": "a PowerPoint presentation",
-}  # fmt: skip
 WINDOWS_CRASHES = 0x8000_0000  # the exit codes of a process that an exception ended begin here
 _turns = threading.BoundedSemaphore(MOST_PARSERS)
 
@@ -62,10 +58,6 @@ class ParsingLimits:
 
 
 LIMITS = ParsingLimits()
-
-
-class ParserCrashed(ParsingLimitReached):
-    """A worker was ended by the system: for a fault of native code, or because memory ran out."""
 
 
 def parse(
@@ -116,11 +108,8 @@ def worker_messages(
         taken = [str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
         arguments = ["-m", "app.documents.worker", parser, *taken, *more]
         line_bytes = BYTES_PER_CHAR * limits.chars + MOST_OTHER_BYTES
-        process = ParsingProcess(arguments, limits.memory_bytes, limits.cpu_seconds, line_bytes)
-        try:
+        with closing(ParsingProcess(arguments, limits.memory_bytes, limits.cpu_seconds, line_bytes)) as process:
             yield from receive(process, parser, name, limits)
-        finally:
-            process.close()
     finally:
         turns.release()
 
@@ -136,12 +125,10 @@ def receive(process: ParsingProcess, parser: str, name: str, limits: ParsingLimi
     """See `worker_messages`."""
     heard = time.monotonic()
     while True:
-        left = heard + limits.silence_seconds - time.monotonic()
-        try:
-            line = process.line(min(HEARTBEAT_SECONDS, max(0.0, left)))
-        except queue.Empty:
+        line = process.line()
+        if line is None:
             if time.monotonic() - heard >= limits.silence_seconds:
-                raise ParsingLimitReached(name, f"{limits.silence_seconds:g} seconds for one page") from None
+                raise ParsingLimitReached(name, f"{limits.silence_seconds:g} seconds for one page")
             yield None
             continue
         if not line:
@@ -157,32 +144,27 @@ def receive(process: ParsingProcess, parser: str, name: str, limits: ParsingLimi
         yield message
 
 
+FAILURES: Mapping[Reason, tuple[type[DocumentError], str]] = {
+    "password": (PasswordProtected, ""),
+    "protected": (DrmProtected, ""),
+    "cut off": (DamagedDocument, "is cut off: its end is missing"),
+    "no container": (DamagedDocument, "is not {what}: the list of its contents is missing"),
+    "damaged": (DamagedDocument, "is damaged and cannot be read as {what}"),
+    "oversized": (DocumentTooLarge, "it unpacks to more than any book takes"),
+    "entities": (UnsupportedFormat, "{what} that declares XML entities of its own"),
+    "binary": (UnsupportedFormat, "binary data and not text"),
+    "no text": (UnsupportedFormat, "a picture, a sound or a font"),
+    "memory": (ParsingLimitReached, "{memory:.1f} GB of memory"),
+    "no engine": (OcrMissing, ""),
+    "broken engine": (OcrBroken, ""),
+}
+
+
 def explain_failure(reason: Reason, parser: str, name: str, limits: ParsingLimits) -> DocumentError:
     """The error for a worker's reason."""
-    what = WHAT.get(parser, "a document")
-    match reason:
-        case "password":
-            return PasswordProtected(name)
-        case "protected":
-            return DrmProtected(name)
-        case "cut off":
-            return DamagedDocument(name, "is cut off: its end is missing")
-        case "no container":
-            return DamagedDocument(name, f"is not {what}: the list of its contents is missing")
-        case "oversized":
-            return DocumentTooLarge(name, "it unpacks to more than any book takes")
-        case "entities":
-            return UnsupportedFormat(name, f"{what} that declares XML entities of its own")
-        case "memory":
-            return ParsingLimitReached(name, f"{limits.memory_bytes / 1e9:.1f} GB of memory")
-        case "no engine":
-            return OcrMissing(name)
-        case "broken engine":
-            return OcrBroken()
-        case "no text":
-            return UnsupportedFormat(name, "a picture, a sound or a font")
-        case "damaged":
-            return DamagedDocument(name, f"is damaged and cannot be read as {what}")
+    kind, words = FAILURES[reason]
+    _, _, what = NAMES.get(parser, ("", "", "a ZIP file" if parser == "zip" else "a PDF"))
+    return kind(name, words.format(what=what, memory=limits.memory_bytes / 1e9))
 
 
 def explain_death(process: ParsingProcess, parser: str, name: str, limits: ParsingLimits) -> DocumentError:

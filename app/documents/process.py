@@ -1,8 +1,8 @@
 """A parsing process with limits enforced from outside, and its output, line by line.
 
-The process limits itself where the system can (`worker.py`). The watch here works everywhere, also where the
-address space cannot be limited (macOS) or nothing can (Windows), and while the process does not respond. The process
-ends with this one, because only this one holds the pipe of its standard input.
+The process limits itself where the system can (`worker.py`). Who waits for its lines watches it everywhere, also where
+the address space cannot be limited (macOS) or nothing can (Windows). It ends with this process, because only this one
+holds the pipe of its standard input.
 """
 
 import os
@@ -10,6 +10,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Literal
 import psutil
 
 PROJECT = Path(__file__).parents[2]
-WATCH_SECONDS = 0.1
+HEARTBEAT_SECONDS = 0.1
 WAITING_LINES = 64  # lines read ahead of requests
 ENVIRONMENT = (  # what a parser is told of this program's variables: no keys
     "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE",
@@ -39,11 +40,11 @@ class ParsingProcess:
             cpu_seconds: of all its threads.
             line_bytes: limit of one line; a longer one is cut and is the last.
         """
-        self.limit: Limit | None = None  # why the watch has ended the process
+        self.limit: Limit | None = None  # why the process was ended
         self._most = memory_bytes, cpu_seconds
         self._line_bytes = line_bytes
         self._lines: queue.Queue[bytes] = queue.Queue(WAITING_LINES)
-        self._over = threading.Event()
+        self._next_look = 0.0  # at what the process has taken
         self._process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=PROJECT,
@@ -52,17 +53,21 @@ class ParsingProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # libraries complain without end
         )
-        self._threads = [threading.Thread(target=job, daemon=True) for job in (self._forward, self._watch)]
-        for thread in self._threads:
-            thread.start()
+        self._forwarding = threading.Thread(target=self._forward, daemon=True)
+        self._forwarding.start()
 
-    def line(self, timeout_seconds: float) -> bytes:
-        """The next line; empty: the output has ended.
+    def line(self) -> bytes | None:
+        """The next line; empty: the output has ended; None: there is none for a moment. Ends a process that takes more.
 
-        Raises:
-            queue.Empty: no line within the timeout.
+        For that, it is called again and again.
         """
-        return self._lines.get(timeout=timeout_seconds)
+        if time.monotonic() >= self._next_look:
+            self._look()
+            self._next_look = time.monotonic() + HEARTBEAT_SECONDS
+        try:
+            return self._lines.get(timeout=HEARTBEAT_SECONDS)
+        except queue.Empty:
+            return None
 
     def wait(self) -> int:
         """The exit status, once the output is closed."""
@@ -70,15 +75,12 @@ class ParsingProcess:
 
     def close(self) -> None:
         """End the process, whatever it does."""
-        self._over.set()
         self._kill()
         self._process.kill()
         self._process.wait()
-        while self._threads[0].is_alive():  # it may wait for space in the queue
+        while self._forwarding.is_alive():  # it may wait for space in the queue
             with suppress(queue.Empty):
                 self._lines.get(timeout=0.01)
-        for thread in self._threads:
-            thread.join()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe:
                 pipe.close()
@@ -92,19 +94,17 @@ class ParsingProcess:
                 break
         self._lines.put(b"")
 
-    def _watch(self) -> None:
-        """End the process when it exceeds a limit."""
+    def _look(self) -> None:
+        """End the process if it has exceeded a limit."""
         memory_bytes, cpu_seconds = self._most
-        while not self._over.wait(WATCH_SECONDS) and (family := self._family()):
-            memory = seconds = 0.0
-            for one in family:
-                with suppress(psutil.Error):
-                    memory += one.memory_info().rss
-                    seconds += sum(one.cpu_times()[:2])
-            if memory > memory_bytes or seconds > cpu_seconds:
-                self.limit = "memory" if memory > memory_bytes else "time"
-                self._kill()
-                return
+        memory = seconds = 0.0
+        for one in self._family():
+            with suppress(psutil.Error):
+                memory += one.memory_info().rss
+                seconds += sum(one.cpu_times()[:2])
+        if memory > memory_bytes or seconds > cpu_seconds:
+            self.limit = "memory" if memory > memory_bytes else "time"
+            self._kill()
 
     def _kill(self) -> None:
         for one in self._family():

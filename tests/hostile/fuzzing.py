@@ -21,31 +21,27 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pypdf.errors import PyPdfError
 
+from app.documents import plain
 from app.documents.archive import BadEntry, Refused
-from app.documents.charset import decode
 from app.documents.messages import Message
 from app.documents.sniff import sniff
 from tests.hostile.atoms import ATOMS
 from tests.hostile.corpus import good
-from tests.hostile.growth import read_markdown, read_plain
 
 Read = Callable[[BinaryIO], Iterator[Message]]
 
 
-def read_text(stream: BinaryIO) -> Iterator[Message]:
+def read_texts(stream: BinaryIO) -> Iterator[Message]:
     encoded = stream.read()
-    decoded = decode(encoded)
-    if decoded:
-        read_plain(decoded.text)
-        read_markdown(decoded.text)
     sniff(encoded[:4096])
-    return iter(())
+    for kind in ("text", "markdown"):
+        yield from plain.read(io.BytesIO(encoded), kind)
 
 
 FORMATS = ("pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "csv", "zip", "html")
 PARSERS: Mapping[str, Read] = {
     **{kind: import_module(f"app.documents.parsers.{kind}").read for kind in FORMATS},
-    "text": read_text,
+    "text": read_texts,
 }
 DAMAGE = (
     Refused, BadEntry, PyPdfError, ExpatError, csv.Error, ArithmeticError, AssertionError, AttributeError, LookupError,

@@ -48,7 +48,7 @@ class InThisProcess:
             worker.send_all(import_module(f"app.documents.parsers.{parser}").read(stream, *more))
         yield from (json.dumps(message).encode() + b"\n" for message in sent)
 
-    def line(self, seconds: float) -> bytes:
+    def line(self) -> bytes:
         return next(self._lines, b"")
 
     def wait(self) -> int:

@@ -27,8 +27,9 @@ def lines(
     """What a process prints; then why it was ended, if it was."""
     process = ParsingProcess(["-c", code], memory_bytes, cpu_seconds, line_bytes)
     try:
-        while line := process.line(SECONDS):
-            yield line
+        while (line := process.line()) != b"":
+            if line:
+                yield line
         if process.limit:
             yield process.limit.encode()
     finally:
@@ -59,7 +60,9 @@ child = "import os, sys, time, types; from app.documents import worker\\n" \
         "sys.modules['a.parser'] = types.SimpleNamespace(read=read)\\n" \
         f"worker.main(['a.parser', {__file__!r}, '2000000000', '900'])"
 process = ParsingProcess(["-c", child], 1 << 40, 1000, 1000)
-print(int(process.line(30)), flush=True)
+while not (line := process.line()):
+    pass
+print(int(line), flush=True)
 time.sleep(1000)
 """
 
