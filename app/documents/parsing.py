@@ -1,20 +1,27 @@
 """Runs the limited process that parses a hostile file, and turns its failures into error messages.
 
-Knows the messages and the limits; of PDF or EPUB only the name of its parser.
+The process limits itself where the system can (`worker.py`). Who waits for its lines watches it everywhere, also where
+the address space cannot be limited (macOS) or nothing can (Windows).
 """
 
 import compileall
 import json
 import logging
+import os
+import queue
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
+
+import psutil
 
 from app.document_formats import NAMES
 from app.documents.archive import most_text
@@ -32,10 +39,16 @@ from app.documents.errors import (
     UnsupportedFormat,
 )
 from app.documents.messages import Heading, Message, Opened, PageRead, Reason
-from app.documents.process import HEARTBEAT_SECONDS, ParsingProcess
 
 log = logging.getLogger(__name__)
 
+PROJECT = Path(__file__).parents[2]
+HEARTBEAT_SECONDS = 0.1
+WAITING_LINES = 64  # lines read ahead of requests
+ENVIRONMENT = (  # what a parser is told of this program's variables: no keys
+    "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE",
+    "LD_LIBRARY_PATH", "SYSTEMROOT", "USERPROFILE", "APPDATA", "TEMP", "TMP",
+)  # fmt: skip
 MOST_PARSERS = 2  # at once in this program: fifty files may be dropped together
 BYTES_PER_CHAR = 6  # of a message, at most
 MOST_OTHER_BYTES = 1 << 24  # of a message beside its text
@@ -58,6 +71,97 @@ class ParsingLimits:
 
 
 LIMITS = ParsingLimits()
+
+
+class ParsingProcess:
+    """A child process that parses one file, and its output, line by line. `close` ends it and everything it started.
+
+    It ends with this process, because only this one holds the pipe of its standard input.
+    """
+
+    def __init__(self, arguments: Sequence[str], limits: ParsingLimits) -> None:
+        """Start the process. `arguments`: those after the interpreter."""
+        self.limit: Literal["memory", "time"] | None = None  # why the process was ended
+        self._limits = limits
+        self._lines: queue.Queue[bytes] = queue.Queue(WAITING_LINES)
+        self._next_look = 0.0  # at what the process has taken
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=PROJECT,
+            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # libraries complain without end
+        )
+        self._forwarding = threading.Thread(target=self._forward, daemon=True)
+        self._forwarding.start()
+
+    def line(self) -> bytes | None:
+        """The next line; empty: the output has ended; None: there is none for a moment. Ends a process that takes more.
+
+        For that, it is called again and again.
+        """
+        if time.monotonic() >= self._next_look:
+            self._look()
+            self._next_look = time.monotonic() + HEARTBEAT_SECONDS
+        try:
+            return self._lines.get(timeout=HEARTBEAT_SECONDS)
+        except queue.Empty:
+            return None
+
+    def wait(self) -> int:
+        """The exit status, once the output is closed."""
+        return self._process.wait()
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self._kill()
+        self._process.kill()
+        self._process.wait()
+        while self._forwarding.is_alive():  # it may wait for space in the queue
+            with suppress(queue.Empty):
+                self._lines.get(timeout=0.01)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+
+    def _forward(self) -> None:
+        """Put each line into a queue, and an empty one at the end. (A queue allows timeouts, on Windows too.)
+
+        A line that is too long is cut, and is the last.
+        """
+        assert self._process.stdout
+        while line := self._process.stdout.readline(BYTES_PER_CHAR * self._limits.chars + MOST_OTHER_BYTES):
+            self._lines.put(line)
+            if not line.endswith(b"\n"):
+                break
+        self._lines.put(b"")
+
+    def _look(self) -> None:
+        """End the process if it has exceeded a limit."""
+        memory = seconds = 0.0
+        for one in self._family():
+            with suppress(psutil.Error):
+                memory += one.memory_info().rss
+                seconds += sum(one.cpu_times()[:2])
+        if memory > self._limits.memory_bytes or seconds > self._limits.cpu_seconds:
+            self.limit = "memory" if memory > self._limits.memory_bytes else "time"
+            self._kill()
+
+    def _kill(self) -> None:
+        for one in self._family():
+            with suppress(psutil.Error):
+                one.kill()
+
+    def _family(self) -> list[psutil.Process]:
+        """The process, and on Windows its children, because a virtual environment's interpreter starts another one."""
+        if self._process.poll() is not None:
+            return []
+        try:
+            own = psutil.Process(self._process.pid)
+            return [own, *(own.children(recursive=True) if sys.platform == "win32" else ())]
+        except psutil.Error:
+            return []
 
 
 def parse(
@@ -107,8 +211,7 @@ def worker_messages(
         compile_parsers()
         taken = [str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
         arguments = ["-m", "app.documents.worker", parser, *taken, *more]
-        line_bytes = BYTES_PER_CHAR * limits.chars + MOST_OTHER_BYTES
-        with closing(ParsingProcess(arguments, limits.memory_bytes, limits.cpu_seconds, line_bytes)) as process:
+        with closing(ParsingProcess(arguments, limits)) as process:
             yield from receive(process, parser, name, limits)
     finally:
         turns.release()

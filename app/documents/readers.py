@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.documents.archive import Refused
+from app.documents.chapters import marked_chapters
 from app.documents.document import Document, Extracting, Format, make_pages, page_starts, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ParserCrashed, ScannedDocument, UnsupportedFormat
 from app.documents.language import direction_of, language_of
-from app.documents.marked_chapters import marked_chapters
 from app.documents.messages import Opened, PageRead
 from app.documents.metadata import MAX_TAG, MAX_TITLE, clean_authors, clean_cover
 from app.documents.parsing import LIMITS, ParsingLimits, explain_failure, parse

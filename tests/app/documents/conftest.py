@@ -11,6 +11,7 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from app.documents import parsing, worker
+from app.documents.parsing import ParsingLimits
 from tests.hostile.corpus import CONTAINER, archive, package, page
 
 MakePdf = Callable[..., Path]
@@ -37,7 +38,7 @@ class InThisProcess:
 
     limit = None
 
-    def __init__(self, arguments: Sequence[str], *limits: int) -> None:
+    def __init__(self, arguments: Sequence[str], limits: ParsingLimits) -> None:
         _, _, parser, file, _, _, *more = arguments
         self._lines = self._read(parser, file, more)
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.documents import process, sandbox
-from app.documents.parsing import LIMITS, worker_messages
-from app.documents.process import ParsingProcess
+from app.documents import parsing, sandbox
+from app.documents.parsing import LIMITS, ParsingProcess, worker_messages
 from app.documents.sandbox import REFUSED, SCOPES_SINCE, left_open
 
 LEFT = left_open() if sys.platform == "linux" else ["files", "network"]
@@ -80,7 +79,7 @@ class Trap:
 
 
 def lines(code: str, *arguments: str) -> Iterator[bytes]:
-    parser = ParsingProcess(["-c", code, *arguments], 1 << 40, 100, 10_000)
+    parser = ParsingProcess(["-c", code, *arguments], LIMITS)
     try:
         while (line := parser.line()) != b"":
             if line:
@@ -160,9 +159,9 @@ def test_a_parser_is_told_no_keys(trap: Trap, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HF_TOKEN", "a key")
     monkeypatch.setenv("TRIFORCE_AUTH", "name:password")
     seen = "sorted(set(os.environ) & {'HF_TOKEN', 'TRIFORCE_AUTH', 'PATH'})"
-    known = "set(os.environ) <= {'LC_CTYPE', *" + repr(process.ENVIRONMENT) + "}"
+    known = "set(os.environ) <= {'LC_CTYPE', *" + repr(parsing.ENVIRONMENT) + "}"
     assert trap.sandboxed(seen, known) == ["['PATH']", "True"]
-    monkeypatch.setattr(process, "ENVIRONMENT", (*process.ENVIRONMENT, "HF_TOKEN"))
+    monkeypatch.setattr(parsing, "ENVIRONMENT", (*parsing.ENVIRONMENT, "HF_TOKEN"))
     assert trap.sandboxed(seen) == ["['HF_TOKEN', 'PATH']"]
 
 
