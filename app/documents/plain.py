@@ -1,13 +1,12 @@
-"""Text and Markdown: their pages, headings and title. Read in this process, with the messages of a parser."""
+"""Text and Markdown: their pages, headings and title. Read in this process, as if by a parser."""
 
-from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import BinaryIO
 
 from app.documents.archive import MAX_TOTAL_BYTES, Refused, read_most
 from app.documents.chapters import MAX_HEADINGS, markdown_headings
 from app.documents.charset import decode
-from app.documents.messages import Message, Opened, page_read
+from app.documents.messages import Opened, PageRead, page_read
 from app.documents.prose import NO_CONTROLS
 from app.documents.stretches import by_stretches
 
@@ -15,8 +14,8 @@ MOST_SHORT_PAGES, SHORT_PAGE = 100, 20  # more pages are no pages if their mean 
 TITLE_WITHIN, MAX_TITLE = 10_000, 200  # characters
 
 
-def read(stream: BinaryIO, kind: str) -> Iterator[Message]:
-    """The messages of a file.
+def read(stream: BinaryIO, kind: str) -> tuple[Opened, list[PageRead]]:
+    """What a parser would send of a file.
 
     Args:
         kind: "text" or "markdown".
@@ -27,15 +26,17 @@ def read(stream: BinaryIO, kind: str) -> Iterator[Message]:
     if decoded is None:
         raise Refused("binary")
     pages = pages_of(decoded.text)
-    yield Opened(
+    opened = Opened(
         kind="opened",
         title=markdown_title(pages[0]) if kind == "markdown" else "",
         labels=[str(number) for number in range(1, len(pages) + 1)],
         outline=[],
         warning=decoded.warning or "",
     )
-    for page in pages:
-        yield page_read(page, list(islice(markdown_headings(page), MAX_HEADINGS)) if kind == "markdown" else ())
+    sources = (markdown_headings(page) if kind == "markdown" else () for page in pages)
+    return opened, [
+        page_read(page, list(islice(found, MAX_HEADINGS))) for page, found in zip(pages, sources, strict=True)
+    ]
 
 
 def pages_of(raw: str) -> list[str]:
@@ -47,7 +48,8 @@ def pages_of(raw: str) -> list[str]:
     if not 0 < raw.count("\f") <= max(MOST_SHORT_PAGES, len(raw) // SHORT_PAGE):
         return [text.replace("\f", "\n\n")]
     parts = [part.strip("\n") for part in text.split("\f")]
-    return parts if parts[-1].strip() else parts[:-1]  # a form feed ends a page, so nothing follows the last one
+    parts = parts if parts[-1].strip() else parts[:-1]  # a form feed ends a page, so nothing follows the last one
+    return [*parts[:-1], parts[-1] + "\n\n"]
 
 
 def markdown_title(text: str) -> str:

@@ -90,13 +90,12 @@ def extract_parsed(
 
 
 def parse_plain(kind: Format, file: Path, name: str) -> tuple[Opened, list[PageRead]]:
-    """The messages of a text, read in this process. Raises a DocumentError."""
+    """Read a text in this process. Raises a DocumentError."""
     try:
         with file.open("rb") as stream:
-            opened, *parts = read_plain(stream, kind)
+            return read_plain(stream, kind)
     except Refused as refused:
         raise explain_failure(refused.reason, kind, name, LIMITS) from None
-    return opened, parts
 
 
 def to_document(kind: Format, name: str, opened: Opened, parts: Sequence[PageRead]) -> Document:

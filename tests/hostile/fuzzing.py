@@ -33,7 +33,7 @@ def read_texts(stream: BinaryIO) -> Iterator[Message]:
     encoded = stream.read()
     sniff(encoded[:4096])
     for kind in ("text", "markdown"):
-        yield from plain.read(io.BytesIO(encoded), kind)
+        yield from plain.read(io.BytesIO(encoded), kind)[1]
 
 
 FORMATS = ("pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "csv", "zip", "html")

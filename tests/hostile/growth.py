@@ -37,8 +37,7 @@ Reads = Callable[[str], object]
 def read_text(text: str, kind: Format = "text") -> object:
     """What comes of a text or a Markdown file, from its bytes."""
     try:
-        opened, *pages = read(io.BytesIO(text.encode("utf-8", "surrogatepass")), kind)
-        return to_document(kind, "a", opened, pages)  # type: ignore[arg-type]
+        return to_document(kind, "a", *read(io.BytesIO(text.encode("utf-8", "surrogatepass")), kind))
     except (Refused, DocumentError) as error:
         return error
 

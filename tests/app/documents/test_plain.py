@@ -75,12 +75,12 @@ def test_pages_cover_a_text_without_gaps_and_none_is_much_too_long(text: str) ->
 
 
 def test_form_feeds_are_the_pages_of_a_text(tmp_path: Path) -> None:
-    assert pages_of("one\n\ftwo\f\fthree\f") == ["one", "two", "", "three"]
+    assert pages_of("one\n\ftwo\f\fthree\f") == ["one", "two", "", "three\n\n"]
     assert pages_of("\f" * 101) == ["\n\n" * 101], "hardly anything between them"
     (tmp_path / "a.txt").write_text("Chapter 1\n\nwords\f\fChapter 2\n\nwords\f")
     document = read_document(tmp_path / "a.txt")
     assert document.has_own_pages and [document.page_text(page) for page in document.pages] == [
-        "Chapter 1\n\nwords\n\n", "\n\n", "Chapter 2\n\nwords"
+        "Chapter 1\n\nwords\n\n", "\n\n", "Chapter 2\n\nwords\n\n"
     ]  # fmt: skip
     assert [(chapter.title, chapter.first_page) for chapter in document.chapters] == [
         ("Chapter 1", 1),
