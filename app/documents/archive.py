@@ -41,8 +41,11 @@ class RefusedEntry(Refused):
     """One file in the archive is refused, with the reason; whether the whole archive is, the caller decides."""
 
 
-class BadEntry(Exception):
-    """One file in the archive cannot be read."""
+class BadEntry(RefusedEntry):
+    """One file in the archive is missing or damaged."""
+
+    def __init__(self) -> None:
+        super().__init__("damaged")
 
 
 def read_most(stream: BinaryIO, num_bytes: int) -> bytes:
@@ -107,7 +110,7 @@ class Archive:
         """
         entry = self._entries.get(name)
         if entry is None or entry.compress_type not in METHODS:
-            raise BadEntry(name)
+            raise BadEntry
         if entry.flag_bits & 1:
             raise RefusedEntry("password")
         inflated = entry.file_size > max(RATIO_FROM_BYTES, MAX_RATIO * entry.compress_size)
@@ -116,7 +119,7 @@ class Archive:
         try:
             return self._unpack(entry)
         except MALFORMED as error:
-            raise BadEntry(name) from error
+            raise BadEntry from error
 
     def _unpack(self, entry: zipfile.ZipInfo) -> bytes:
         chunks: list[bytes] = []

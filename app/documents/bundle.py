@@ -110,7 +110,7 @@ def extract_all(
     if not documents and len(errors) == 1:
         raise errors[0]
     if not documents:
-        raise EmptyDocument(f"{name} holds no document that can be read.", hint="Open the files that you mean.")
+        raise EmptyDocument(name, "holds no document that can be read", hint="Open the files that you mean.")
     left_out = (not_opened(name, errors),) if errors else ()
     yield replace(documents[0], warnings=left_out + documents[0].warnings)
     yield from documents[1:]
@@ -150,7 +150,7 @@ def folder_entries(folder: Path, name: str) -> list[Entry]:
         if len(found) > MOST_IN_FOLDER:
             raise DocumentTooLarge(name, f"more than {MOST_IN_FOLDER:,} files")
     if not found:
-        raise DocumentNotFound(f"{name} is a folder without files.", hint="Name a file, or a folder with files.")
+        raise DocumentNotFound(name, f"{name} is a folder without files", hint="Name a file, or a folder with files.")
     return [Entry(shown(inside), found[inside]) for inside in sorted(found, key=natural)]
 
 
@@ -179,7 +179,7 @@ def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Genera
     if refused and not any(isinstance(entry.content, Path) for entry in entries):
         raise refused[0]
     if not entries:
-        raise EmptyDocument(f"{name} holds no files.", hint="Choose a file with text in it.")
+        raise EmptyDocument(name, "holds no files")
     return entries
 
 

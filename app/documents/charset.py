@@ -63,26 +63,19 @@ def codec_of(label: str) -> str | None:
     return name if name in OF_THE_WEB else None
 
 
-def declared(encoded: bytes) -> str | None:
-    """The encoding that the markup declares, as written."""
+def declared(encoded: bytes) -> str:
+    """The encoding that the markup declares, as written; "": none."""
     found = DECLARATIONS.search(encoded[:DECLARED_WITHIN])
-    return (found[1] or found[2]).decode("ascii") if found else None
+    return (found[1] or found[2]).decode("ascii") if found else ""
 
 
 def decode_markup(encoded: bytes) -> str | None:
     """Text from bytes. Valid UTF-8, which most markup is, takes precedence over a declaration; None: not text."""
-    try:
-        if ESCAPE not in encoded:
-            return encoded.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        pass
-    label = declared(encoded)
-    codec = codec_of(label) if label else None
-    try:
-        if codec:
-            return encoded.decode(codec)
-    except UnicodeDecodeError:
-        pass  # not this encoding
+    codec = codec_of(declared(encoded))
+    for one in (None if ESCAPE in encoded else "utf-8-sig", codec):
+        with suppress(UnicodeDecodeError):
+            if one:
+                return encoded.decode(one)
     decoded = decode(encoded)
     return decoded.text if decoded else None
 

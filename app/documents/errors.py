@@ -15,26 +15,23 @@ SUPPORTED = ONE_OF
 
 
 class DocumentError(CoreError):
-    """Base of the errors of this package."""
+    """Base of the errors of this package: what a kind says of every file, with its name and perhaps some words."""
 
-
-class NamedProblem(DocumentError):
-    """A problem that is the same for every file, but for its name and perhaps some words."""
-
-    says: ClassVar[str]
+    says: ClassVar[str] = "{name} {what}."
     action: ClassVar[str]
 
-    def __init__(self, name: str, what: str = "") -> None:
-        super().__init__(self.says.format(name=name, what=what), hint=self.action)
+    def __init__(self, name: str, what: str = "", *, hint: str = "") -> None:
+        super().__init__(self.says.format(name=name, what=what), hint=hint or self.action)
 
 
 class DocumentNotFound(DocumentError):
     """There is no such file, or it is not a regular file."""
 
     wrong_usage = True
+    says, action = "{what}.", "Check the name and the folder."
 
 
-class AccessDenied(NamedProblem):
+class AccessDenied(DocumentError):
     """The file exists, but the system does not allow access."""
 
     says, action = "{name} cannot be opened ({what}).", "Give yourself the right to read it."
@@ -43,22 +40,23 @@ class AccessDenied(NamedProblem):
 class EmptyDocument(DocumentError):
     """The file has no bytes, no pages or no text."""
 
+    action = "Choose a file with text in it."
+
 
 class UnsupportedFormat(DocumentError):
     """The content has an unsupported format, whatever the file's name says."""
 
-    def __init__(self, name: str, what: str, *, hint: str = "") -> None:
-        super().__init__(f"{name} is {what}, which is not supported.", hint=hint or f"Use a {SUPPORTED} file.")
+    says, action = "{name} is {what}, which is not supported.", f"Use a {SUPPORTED} file."
 
 
-class PasswordProtected(NamedProblem):
+class PasswordProtected(DocumentError):
     """The file opens only with a password."""
 
     says = "{name} is protected by a password."
     action = "Open it with the password, save or print it as a file without one, and use that."
 
 
-class DrmProtected(NamedProblem):
+class DrmProtected(DocumentError):
     """The EPUB is encrypted for one reader's software (digital rights management)."""
 
     says, action = "{name} is encrypted (DRM) and opens in the software of its shop only.", "Use a copy without DRM."
@@ -71,11 +69,11 @@ class ScannedDocument(DocumentError):
         """`num_pictures`: pages whose text could be recognised."""
         pages = "its only page is an image" if num_pages == 1 else f"its {num_pages:,} pages are images"
         how = "open the PDF itself on the page, or add --ocr" if num_pictures else "use another program for it"
-        super().__init__(f"{name} holds no text: {pages}.", hint=f"Recognise its text (OCR): {how}.")
+        super().__init__(name, f"holds no text: {pages}", hint=f"Recognise its text (OCR): {how}.")
         self.num_pages, self.num_pictures = num_pages, num_pictures
 
 
-class OcrMissing(NamedProblem):
+class OcrMissing(DocumentError):
     """The engine that recognises text on images is not installed."""
 
     says = "{name} has pages that are images of text."
@@ -85,35 +83,37 @@ class OcrMissing(NamedProblem):
 class OcrBroken(DocumentError):
     """The engine that recognises text on images is installed and does not start."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "The recognition engine does not start.",
-            hint=f"Free memory, or install it again: {INSTALL_OCR} --force-reinstall --no-deps",
-        )
+    says = "The recognition engine does not start."
+    action = f"Free memory, or install it again: {INSTALL_OCR} --force-reinstall --no-deps"
 
 
 class NotRead(DocumentError):
     """The system failed while the file was read: no room for what is unpacked, no process to parse it."""
 
+    says, action = "{name} was not read ({what}).", "Free room on the disk, then open it again."
+
     def __init__(self, name: str, error: OSError) -> None:
-        what = error.strerror or type(error).__name__
-        super().__init__(f"{name} was not read ({what}).", hint="Free room on the disk, then open it again.")
+        super().__init__(name, error.strerror or type(error).__name__)
 
 
-class DamagedDocument(NamedProblem):
+class DamagedDocument(DocumentError):
     """The file is cut off or malformed."""
 
-    says, action = "{name} {what}.", "Download or copy it again."
+    action = "Download or copy it again."
 
 
-class DocumentTooLarge(NamedProblem):
+class DocumentTooLarge(DocumentError):
     """The document is larger than any context could hold."""
 
     says, action = "{name} is too large: {what}.", "Split it and use the part you need."
 
 
-class ParsingLimitReached(NamedProblem):
+class ParsingLimitReached(DocumentError):
     """The parser used up its memory or time, and was stopped."""
 
     says = "Reading {name} was stopped: it took more than {what}."
     action = "Save it again with another program (for example, print it to PDF) and use that file."
+
+
+class ParserCrashed(ParsingLimitReached):
+    """A parser was ended by the system: for a fault of native code, or because memory ran out."""

@@ -6,6 +6,11 @@ The parsing processes find it (`opened`), and a document gets what is left after
 import base64
 import io
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 MAX_TITLE, MAX_TAG = 200, 35  # characters; of a language
 MAX_AUTHORS, MAX_AUTHOR = 20, 100  # characters of one
@@ -52,20 +57,18 @@ def cover_url(picture: bytes) -> str:
     """
     from PIL import Image
 
-    if len(picture) > MAX_COVER_BYTES:
-        return ""
-    try:
-        with Image.open(io.BytesIO(picture), formats=COVER_FORMATS) as image:
-            if image.width * image.height > MAX_COVER_PIXELS:
-                return ""
-            image.draft("RGB", COVER_SIZE)
-            small = image.convert("RGB")
-        small.thumbnail(COVER_SIZE)
-        packed = io.BytesIO()
-        small.save(packed, "JPEG", quality=75, optimize=True)
-    except Exception:  # whatever a decoder raises
-        return ""
-    if small.getcolors(1):  # a blank page tells nothing
-        return ""
-    url = COVER_START + base64.b64encode(packed.getvalue()).decode()
-    return url if len(url) <= MAX_COVER_URL else ""
+    with suppress(Exception):  # whatever a decoder raises
+        if len(picture) <= MAX_COVER_BYTES:
+            with Image.open(io.BytesIO(picture), formats=COVER_FORMATS) as image:
+                if image.width * image.height <= MAX_COVER_PIXELS:
+                    image.draft("RGB", COVER_SIZE)
+                    return thumbnail(image.convert("RGB"))
+    return ""
+
+
+def thumbnail(image: "Image") -> str:
+    """A picture as a data URL of a small JPEG; "" if it is blank, which tells nothing."""
+    packed = io.BytesIO()
+    image.thumbnail(COVER_SIZE)
+    image.save(packed, "JPEG", quality=75, optimize=True)
+    return "" if image.getcolors(1) else clean_cover(COVER_START + base64.b64encode(packed.getvalue()).decode())

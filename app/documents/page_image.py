@@ -9,14 +9,15 @@ import unicodedata
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from app.documents.errors import DocumentError, ParsingLimitReached
+from app.documents.messages import PageDrawn
 from app.documents.metadata import MAX_COVER_URL, clean_cover
 from app.documents.parsing import ParsingLimits, worker_messages
+from core.errors import CoreError
 
 DRAWING = ParsingLimits(memory_bytes=1 << 30, cpu_seconds=10, silence_seconds=20, chars=1_000_000)
 DRAWING_COVER = ParsingLimits(memory_bytes=1 << 29, cpu_seconds=3, silence_seconds=20, chars=MAX_COVER_URL)
@@ -29,7 +30,7 @@ WIDEST_GAP = 3.0  # times the letters' height, between two words of a line
 MAX_RECTANGLES = 400
 
 
-class PageNotDrawn(DocumentError):
+class PageNotDrawn(CoreError):
     """A page of which there is no image; its text is there."""
 
     def __init__(self, problem: str) -> None:
@@ -80,29 +81,29 @@ def draw_page(
         PageNotDrawn: it cannot be drawn, or not within the limits.
     """
     clamped = min(max(width, WIDTHS[0]), WIDTHS[1])
-    more = [str(number - 1), str(num_pages), str(clamped)]
-    drawn = None
     try:
-        for message in worker_messages("drawing", file, name, limits, more, _turns):
-            if message and message["kind"] == "drawn":
-                drawn = message
+        page = drawn(file, name, [number - 1, num_pages, clamped], limits)
     except ParsingLimitReached as error:
         raise PageNotDrawn("This page cannot be drawn: it takes too long or too much memory.") from error
     except DocumentError as error:
         raise PageNotDrawn("This page cannot be drawn: the file is damaged there.") from error
-    assert drawn, "the worker was done before it had drawn the page"
-    width, height, boxes = drawn["width"], drawn["height"], array("l", drawn["boxes"])
-    return PageImage(drawn["image"], drawn["media"], width, height, drawn["letters"], boxes)
+    boxes = array("l", page["boxes"])
+    return PageImage(page["image"], page["media"], page["width"], page["height"], page["letters"], boxes)
 
 
 def draw_cover(file: Path, name: str, limits: ParsingLimits = DRAWING_COVER) -> str:
     """The first page as a small JPEG, a data URL; "" where it cannot be drawn within the limits, or is blank."""
-    url = ""
-    with suppress(DocumentError):
-        for message in worker_messages("drawing", file, name, limits, ["0", "0", "0"], _turns):
-            if message and message["kind"] == "drawn":
-                url = message["image"]
-    return clean_cover(url)
+    try:
+        return clean_cover(drawn(file, name, [0, 0, 0], limits)["image"])
+    except DocumentError:
+        return ""
+
+
+def drawn(file: Path, name: str, how: Sequence[int], limits: ParsingLimits) -> PageDrawn:
+    """What the process that draws a page sends: see `parsers/drawing.py`. Raises a DocumentError."""
+    messages = worker_messages("drawing", file, name, limits, list(map(str, how)), _turns)
+    (page,) = [message for message in messages if message and message["kind"] == "drawn"]
+    return page
 
 
 # -------------------- where words stand

@@ -1,21 +1,29 @@
 """Runs the limited process that parses a hostile file, and turns its failures into error messages.
 
-Knows the messages and the limits; of PDF or EPUB only the name of its parser.
+The process limits itself where the system can (`worker.py`). Who waits for its lines watches it everywhere, also where
+the address space cannot be limited (macOS) or nothing can (Windows).
 """
 
 import compileall
 import json
 import logging
+import os
 import queue
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
+import psutil
+
+from app.document_formats import NAMES
 from app.documents.archive import most_text
 from app.documents.document import Extracting
 from app.documents.errors import (
@@ -25,24 +33,25 @@ from app.documents.errors import (
     DrmProtected,
     OcrBroken,
     OcrMissing,
+    ParserCrashed,
     ParsingLimitReached,
     PasswordProtected,
     UnsupportedFormat,
 )
 from app.documents.messages import Heading, Message, Opened, PageRead, Reason
-from app.documents.process import ParsingProcess
 
 log = logging.getLogger(__name__)
 
+PROJECT = Path(__file__).parents[2]
 HEARTBEAT_SECONDS = 0.1
+WAITING_LINES = 64  # lines read ahead of requests
+ENVIRONMENT = (  # what a parser is told of this program's variables: no keys
+    "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE",
+    "LD_LIBRARY_PATH", "SYSTEMROOT", "USERPROFILE", "APPDATA", "TEMP", "TMP",
+)  # fmt: skip
 MOST_PARSERS = 2  # at once in this program: fifty files may be dropped together
 BYTES_PER_CHAR = 6  # of a message, at most
 MOST_OTHER_BYTES = 1 << 24  # of a message beside its text
-WHAT = {  # parsers of `app.documents.parsers` read, with an article
-    "pdf": "a PDF", "drawing": "a PDF", "recognition": "a PDF", "zip": "a ZIP file", "html": "a web page",
-    "docx": "a Word document", "odt": "an OpenDocument text", "rtf": "an RTF document", "fb2": "an FB2 book",
-    "csv": "a table", "epub": "an EPUB", "pptx": "a PowerPoint presentation",
-}  # fmt: skip
 WINDOWS_CRASHES = 0x8000_0000  # the exit codes of a process that an exception ended begin here
 _turns = threading.BoundedSemaphore(MOST_PARSERS)
 
@@ -64,8 +73,95 @@ class ParsingLimits:
 LIMITS = ParsingLimits()
 
 
-class ParserCrashed(ParsingLimitReached):
-    """A worker was ended by the system: for a fault of native code, or because memory ran out."""
+class ParsingProcess:
+    """A child process that parses one file, and its output, line by line. `close` ends it and everything it started.
+
+    It ends with this process, because only this one holds the pipe of its standard input.
+    """
+
+    def __init__(self, arguments: Sequence[str], limits: ParsingLimits) -> None:
+        """Start the process. `arguments`: those after the interpreter."""
+        self.limit: Literal["memory", "time"] | None = None  # why the process was ended
+        self._limits = limits
+        self._lines: queue.Queue[bytes] = queue.Queue(WAITING_LINES)
+        self._next_look = 0.0  # at what the process has taken
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=PROJECT,
+            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # libraries complain without end
+        )
+        self._forwarding = threading.Thread(target=self._forward, daemon=True)
+        self._forwarding.start()
+
+    def line(self) -> bytes | None:
+        """The next line; empty: the output has ended; None: there is none for a moment. Ends a process that takes more.
+
+        For that, it is called again and again.
+        """
+        if time.monotonic() >= self._next_look:
+            self._look()
+            self._next_look = time.monotonic() + HEARTBEAT_SECONDS
+        try:
+            return self._lines.get(timeout=HEARTBEAT_SECONDS)
+        except queue.Empty:
+            return None
+
+    def wait(self) -> int:
+        """The exit status, once the output is closed."""
+        return self._process.wait()
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self._kill()
+        self._process.kill()
+        self._process.wait()
+        while self._forwarding.is_alive():  # it may wait for space in the queue
+            with suppress(queue.Empty):
+                self._lines.get(timeout=0.01)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+
+    def _forward(self) -> None:
+        """Put each line into a queue, and an empty one at the end. (A queue allows timeouts, on Windows too.)
+
+        A line that is too long is cut, and is the last.
+        """
+        assert self._process.stdout
+        while line := self._process.stdout.readline(BYTES_PER_CHAR * self._limits.chars + MOST_OTHER_BYTES):
+            self._lines.put(line)
+            if not line.endswith(b"\n"):
+                break
+        self._lines.put(b"")
+
+    def _look(self) -> None:
+        """End the process if it has exceeded a limit."""
+        memory = seconds = 0.0
+        for one in self._family():
+            with suppress(psutil.Error):
+                memory += one.memory_info().rss
+                seconds += sum(one.cpu_times()[:2])
+        if memory > self._limits.memory_bytes or seconds > self._limits.cpu_seconds:
+            self.limit = "memory" if memory > self._limits.memory_bytes else "time"
+            self._kill()
+
+    def _kill(self) -> None:
+        for one in self._family():
+            with suppress(psutil.Error):
+                one.kill()
+
+    def _family(self) -> list[psutil.Process]:
+        """The process, and on Windows its children, because a virtual environment's interpreter starts another one."""
+        if self._process.poll() is not None:
+            return []
+        try:
+            own = psutil.Process(self._process.pid)
+            return [own, *(own.children(recursive=True) if sys.platform == "win32" else ())]
+        except psutil.Error:
+            return []
 
 
 def parse(
@@ -115,12 +211,8 @@ def worker_messages(
         compile_parsers()
         taken = [str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
         arguments = ["-m", "app.documents.worker", parser, *taken, *more]
-        line_bytes = BYTES_PER_CHAR * limits.chars + MOST_OTHER_BYTES
-        process = ParsingProcess(arguments, limits.memory_bytes, limits.cpu_seconds, line_bytes)
-        try:
+        with closing(ParsingProcess(arguments, limits)) as process:
             yield from receive(process, parser, name, limits)
-        finally:
-            process.close()
     finally:
         turns.release()
 
@@ -136,12 +228,10 @@ def receive(process: ParsingProcess, parser: str, name: str, limits: ParsingLimi
     """See `worker_messages`."""
     heard = time.monotonic()
     while True:
-        left = heard + limits.silence_seconds - time.monotonic()
-        try:
-            line = process.line(min(HEARTBEAT_SECONDS, max(0.0, left)))
-        except queue.Empty:
+        line = process.line()
+        if line is None:
             if time.monotonic() - heard >= limits.silence_seconds:
-                raise ParsingLimitReached(name, f"{limits.silence_seconds:g} seconds for one page") from None
+                raise ParsingLimitReached(name, f"{limits.silence_seconds:g} seconds for one page")
             yield None
             continue
         if not line:
@@ -157,32 +247,27 @@ def receive(process: ParsingProcess, parser: str, name: str, limits: ParsingLimi
         yield message
 
 
+FAILURES: Mapping[Reason, tuple[type[DocumentError], str]] = {
+    "password": (PasswordProtected, ""),
+    "protected": (DrmProtected, ""),
+    "cut off": (DamagedDocument, "is cut off: its end is missing"),
+    "no container": (DamagedDocument, "is not {what}: the list of its contents is missing"),
+    "damaged": (DamagedDocument, "is damaged and cannot be read as {what}"),
+    "oversized": (DocumentTooLarge, "it unpacks to more than any book takes"),
+    "entities": (UnsupportedFormat, "{what} that declares XML entities of its own"),
+    "binary": (UnsupportedFormat, "binary data and not text"),
+    "no text": (UnsupportedFormat, "a picture, a sound or a font"),
+    "memory": (ParsingLimitReached, "{memory:.1f} GB of memory"),
+    "no engine": (OcrMissing, ""),
+    "broken engine": (OcrBroken, ""),
+}
+
+
 def explain_failure(reason: Reason, parser: str, name: str, limits: ParsingLimits) -> DocumentError:
     """The error for a worker's reason."""
-    what = WHAT.get(parser, "a document")
-    match reason:
-        case "password":
-            return PasswordProtected(name)
-        case "protected":
-            return DrmProtected(name)
-        case "cut off":
-            return DamagedDocument(name, "is cut off: its end is missing")
-        case "no container":
-            return DamagedDocument(name, f"is not {what}: the list of its contents is missing")
-        case "oversized":
-            return DocumentTooLarge(name, "it unpacks to more than any book takes")
-        case "entities":
-            return UnsupportedFormat(name, f"{what} that declares XML entities of its own")
-        case "memory":
-            return ParsingLimitReached(name, f"{limits.memory_bytes / 1e9:.1f} GB of memory")
-        case "no engine":
-            return OcrMissing(name)
-        case "broken engine":
-            return OcrBroken()
-        case "no text":
-            return UnsupportedFormat(name, "a picture, a sound or a font")
-        case "damaged":
-            return DamagedDocument(name, f"is damaged and cannot be read as {what}")
+    kind, words = FAILURES[reason]
+    _, _, what = NAMES.get(parser, ("", "", "a ZIP file" if parser == "zip" else "a PDF"))
+    return kind(name, words.format(what=what, memory=limits.memory_bytes / 1e9))
 
 
 def explain_death(process: ParsingProcess, parser: str, name: str, limits: ParsingLimits) -> DocumentError:

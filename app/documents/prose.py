@@ -53,13 +53,6 @@ class Row(NamedTuple):
     after_blank: bool  # a blank line separates it from the line before
 
 
-class Joint(NamedTuple):
-    """How a line is joined to the next."""
-
-    cut: int  # characters to remove from the end of the line: 1 for a hyphen that only marks the line's end
-    glue: str  # text between the lines: nothing, a space, a line break or a blank line
-
-
 def clean_lines(page_text: str) -> list[str]:
     """A page's lines in plain letters: no ligatures, control characters or odd spaces. Blank lines stay, as ""."""
     text = page_text
@@ -111,51 +104,47 @@ def unwrap(pages: Sequence[Sequence[str]]) -> tuple[str, list[int]]:
     pieces, starts, length = list[str](), dict[int, int](), 0
     for row, following in zip_longest(rows, rows[1:]):
         starts.setdefault(row.page, length)
-        joint = join(row.line, following, widths[row.page], words) if following else Joint(0, "")
-        line = row.line.removesuffix(SOFT_HYPHEN)
-        pieces.append(line[: len(line) - joint.cut] + joint.glue)
+        piece = join(row.line, following, widths[row.page], words) if following else row.line
+        pieces.append(piece.removesuffix(SOFT_HYPHEN))
         length += len(pieces[-1])
     return "".join(pieces), fill_empty_pages(starts, len(pages), length)
 
 
-def join(line: str, following: Row, width: int, words: frozenset[str]) -> Joint:
-    """How `line`, on a page usually `width` characters wide, is joined to the next row."""
+def join(line: str, following: Row, width: int, words: frozenset[str]) -> str:
+    """`line`, on a page usually `width` characters wide, with what joins it to the next row."""
     if following.after_blank:
-        return Joint(0, "\n\n")
+        return line.removesuffix(SOFT_HYPHEN) + "\n\n"
     num_leaders = line.count(".") if line.isascii() else sum(map(line.count, LEADER))
-    if num_leaders >= MIN_LEADERS and LEADERS.search(line):
-        return Joint(0, "\n")
-    if CELL_BORDER in following.line:
-        return Joint(0, "\n")
-    if joint := join_hyphenated(line, following.line, words):
-        return joint
+    is_entry = num_leaders >= MIN_LEADERS and LEADERS.search(line)
+    if is_entry or CELL_BORDER in following.line:
+        return line.removesuffix(SOFT_HYPHEN) + "\n"
+    if line.endswith(SOFT_HYPHEN):
+        return line
+    if line.endswith("-") and HYPHENATED.search(line) and LETTER.match(following.line):
+        return join_hyphenated(line, following.line, words)
     if CELL_BORDER in line:
-        return Joint(0, "\n")
+        return line + "\n"
     ends_sentence = line.rstrip(CLOSING).endswith(SENTENCE_ENDS)
     is_wide = WIDE.match(following.line) is not None
     first = 2 if is_wide else len(following.line.split(" ", 1)[0])
     ends_early = printed_width(line) + 1 + first <= FULL_LINE * width
     if HEADING.match(following.line) and (ends_early or ends_sentence):
-        return Joint(0, "\n\n")
+        return line + "\n\n"
     if ends_early or BULLET.match(following.line):
-        return Joint(0, "\n\n" if ends_sentence else "\n")
-    return Joint(0, "" if line.endswith("—") or (is_wide and WIDE.match(line[-1])) else " ")
+        return line + ("\n\n" if ends_sentence else "\n")
+    return line if line.endswith("—") or (is_wide and WIDE.match(line[-1])) else line + " "
 
 
-def join_hyphenated(line: str, following: str, words: frozenset[str]) -> Joint | None:
-    """How a line that ends in a hyphen is joined; None if it does not. The document's own words decide."""
-    if line.endswith(SOFT_HYPHEN):
-        return Joint(0, "")
-    if not (line.endswith("-") and HYPHENATED.search(line) and LETTER.match(following)):
-        return None
+def join_hyphenated(line: str, following: str, words: frozenset[str]) -> str:
+    """A line that ends in a hyphen, without it if it only marks the line's end. The document's own words decide."""
     tail = WORD.match(following)
     head = re.search(rf"(?:{WORD.pattern})-$", line[-LONGEST_WORD:])
     if not (head and tail and following[0].islower()):
-        return Joint(0, "")  # Anglo-Saxon, 1990-1995
+        return line  # Anglo-Saxon, 1990-1995
     kept = (head.group() + tail.group()).casefold()  # as in well-known
     compound, _, last = head.group()[:-1].casefold().rpartition("-")
     known = (f"{compound}-{last}" if compound else last) + tail.group().casefold() in words
-    return Joint(0 if not known and (kept in words or compound) else 1, "")
+    return line if not known and (kept in words or compound) else line[:-1]
 
 
 def printed_rows(pages: Sequence[Sequence[str]]) -> Iterator[Row]:

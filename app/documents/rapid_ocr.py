@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from app.documents.scan_layout import Found
+from app.documents.printed import Found
 
 if TYPE_CHECKING:
     import numpy as np

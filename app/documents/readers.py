@@ -8,14 +8,15 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.documents.archive import Refused
+from app.documents.chapters import marked_chapters
 from app.documents.document import Document, Extracting, Format, make_pages, page_starts, stem_of
-from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument, UnsupportedFormat
+from app.documents.errors import DamagedDocument, EmptyDocument, ParserCrashed, ScannedDocument, UnsupportedFormat
 from app.documents.language import direction_of, language_of
-from app.documents.marked_chapters import marked_chapters
 from app.documents.messages import Opened, PageRead
 from app.documents.metadata import MAX_TAG, MAX_TITLE, clean_authors, clean_cover
-from app.documents.parsing import LIMITS, ParserCrashed, ParsingLimits, parse
-from app.documents.plain import extract_plain
+from app.documents.parsing import LIMITS, ParsingLimits, explain_failure, parse
+from app.documents.plain import read as read_plain
 from app.documents.prose import clean_lines, unwrap
 from app.documents.quality import FEW_LETTERS, garbled, hardly_any_text, is_picture, num_letters, ranges
 from app.documents.running_lines import drop_running_lines
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 BETWEEN = "\n\n"  # sections
 SCANNED = "If its pages are pictures, run it through text recognition (OCR) first and use the result."
 WITHOUT_TEXT: Mapping[Format, str] = {  # other advice
-    **dict.fromkeys(("pdf", "csv", "epub", "pptx"), "Choose a file with text in it."),
+    **dict.fromkeys(("docx", "odt", "rtf", "fb2"), SCANNED),
     "html": "Open it in a browser, print it to PDF once the text shows, and use that.",
 }
 BY_SIGHT = " Text recognition (OCR) reads what is printed there."
 PARTS: Mapping[Format, str] = {"pdf": "pages", "epub": "sections", "pptx": "slides"}  # of which a file has several
 OWN_PAGES = ("pdf", "pptx")
+PLAIN = ("text", "markdown")
 
 
 def extract_document(
@@ -53,8 +55,9 @@ def extract_document(
     kind = kind_of(file, name)
     if kind == "zip":
         raise UnsupportedFormat(name, "a ZIP archive among other files", hint="Unpack it and use its files.")
-    if kind == "plain":
-        yield from extract_plain(file, name)
+    if kind in PLAIN:
+        yield Extracting(num_done=0, num_pages=None)
+        yield to_document(kind, name, *parse_plain(kind, file, name))
     else:
         yield from extract_parsed(kind, file.absolute(), name, ocr=ocr)
 
@@ -86,6 +89,15 @@ def extract_parsed(
     yield to_document(kind, name, opened, parts)
 
 
+def parse_plain(kind: Format, file: Path, name: str) -> tuple[Opened, list[PageRead]]:
+    """Read a text in this process. Raises a DocumentError."""
+    try:
+        with file.open("rb") as stream:
+            return read_plain(stream, kind)
+    except Refused as refused:
+        raise explain_failure(refused.reason, kind, name, LIMITS) from None
+
+
 def to_document(kind: Format, name: str, opened: Opened, parts: Sequence[PageRead]) -> Document:
     """Join the parts to one text with pages and chapters.
 
@@ -93,6 +105,7 @@ def to_document(kind: Format, name: str, opened: Opened, parts: Sequence[PageRea
         DocumentError: there are no parts, or they have no text.
     """
     called = PARTS.get(kind)
+    own_pages = kind in OWN_PAGES or (kind in PLAIN and len(parts) > 1)
     pictures = [index for index, part in enumerate(parts) if is_picture(part)]
     lines = [clean_lines(part["text"]) if kind == "pdf" else [part["text"]] for part in parts]
     if called and parts and all(part["damaged"] and not part["text"].strip() for part in parts):
@@ -104,10 +117,10 @@ def to_document(kind: Format, name: str, opened: Opened, parts: Sequence[PageRea
         text, starts = unwrap(lines)
         part_starts = starts
     else:
-        text, starts, part_starts = join([part["text"] for part in parts], own_pages=kind in OWN_PAGES)
+        text, starts, part_starts = join([part["text"] for part in parts], own_pages=own_pages)
     if not text.strip() or (pictures and len(parts) == 1):
         what = "nothing but images" if pictures else "no text" if parts else f"no {called}"
-        raise EmptyDocument(f"{name} holds {what}.", hint=WITHOUT_TEXT.get(kind, SCANNED))
+        raise EmptyDocument(name, f"holds {what}", hint=WITHOUT_TEXT.get(kind, ""))
     headings = () if kind == "epub" else (heading.title for part in parts for heading in part["headings"])
     titles = (" ".join(clean_lines(opened["title"])), *headings, stem_of(name))
     letters = list(map(num_letters, lines)) if kind == "pdf" else []
@@ -116,8 +129,8 @@ def to_document(kind: Format, name: str, opened: Opened, parts: Sequence[PageRea
         title=next(title for words in titles if (title := " ".join(words.split())[:MAX_TITLE])),
         format=kind,
         text=text,
-        pages=make_pages(starts, len(text), opened["labels"] if kind in OWN_PAGES else None),
-        has_own_pages=kind in OWN_PAGES,
+        pages=make_pages(starts, len(text), opened["labels"] if own_pages else None),
+        has_own_pages=own_pages,
         warnings=(
             *filter(None, [opened.get("warning")]),
             *flaws(kind, parts, letters, pictures),

@@ -18,8 +18,6 @@ SYSTEM = (
     "/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/localtime",
     "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system", "/sys/fs/cgroup",
     "/dev/null", "/dev/random", "/dev/urandom",
-    "/etc/mime.types", "/etc/httpd/mime.types", "/etc/httpd/conf/mime.types", "/etc/apache/mime.types",
-    "/etc/apache2/mime.types",
 )  # fmt: skip
 EXECUTE, READ_FILE, READ_DIR = 1, 4, 8  # rights of Landlock
 NUM_RIGHTS = (0, 13, 14, 15, 15, 16)  # that it knows, by its version; the newest from the last one on

@@ -3,16 +3,18 @@
 How to add a format: assets/docs/architecture.md.
 """
 
+import io
 import mmap
 import os
 import re
 import stat
-import struct
-from collections.abc import Sequence
-from itertools import chain
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
+from app.documents.archive import MALFORMED
+from app.documents.document import Format
 from app.documents.errors import (
     SUPPORTED,
     AccessDenied,
@@ -24,7 +26,7 @@ from app.documents.errors import (
     UnsupportedFormat,
 )
 
-Kind = Literal["pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "html", "zip", "csv", "plain"]
+Kind = Literal[Format, "zip"]
 
 
 class Other(NamedTuple):
@@ -34,27 +36,30 @@ class Other(NamedTuple):
     hint: str = ""
 
 
-TABLE_SUFFIXES = {".csv", ".tsv", ".tab"}
+BY_NAME: Mapping[str, Kind] = {  # of what is plain text
+    **dict.fromkeys((".csv", ".tsv", ".tab"), "csv"),
+    **dict.fromkeys((".md", ".markdown", ".mdown", ".mkd"), "markdown"),
+}
 HEAD_BYTES = 4096  # enough for every signature below
-PDF_WITHIN = 1024  # bytes of junk before %PDF- that viewers accept (ISO 32000-1, annex H.3.4.1)
 AS_CSV, AS_PPTX = "Save the sheets you need as CSV and use that.", "Save it as .pptx or PDF and use that."
 WORKBOOK = Other("an Excel workbook", AS_CSV)
 XPS = Other("an XPS document", "Print or save it as PDF and use that.")
 
 ARCHIVE = re.compile(rb"PK(?:\x03\x04|\x05\x06)")
-LIST_END, LIST_END_64, LIST_ENTRY = b"PK\x05\x06", b"PK\x06\x06", b"PK\x01\x02"
-MOST_LISTED = 1 << 20  # bytes of an archive's list that are looked at
-# By the first entry of an archive, uncompressed (OpenDocument 1.3, part 2, 3.3; OCF 3.3, 4.3); the first match wins.
-MIMETYPES: tuple[tuple[bytes, Kind | Other], ...] = (
-    (rb"vnd\.oasis\.opendocument\.text", "odt"),  # also its templates and master documents
-    (rb"vnd\.oasis\.opendocument\.sp", Other("an OpenDocument spreadsheet", AS_CSV)),
-    (rb"vnd\.oasis\.opendocument\.p", Other("an OpenDocument presentation", AS_PPTX)),
-    (rb"vnd\.oasis", Other("an OpenDocument drawing")),
-    (rb"epub\+zip", "epub"),
+MEDIA_TYPE = re.compile(rb"PK\x03\x04.{26}mimetype.{0,64}(application/[\w.+-]+)", re.DOTALL)
+MOST_LISTED = 1 << 24  # bytes at the end of an archive, in which the list of its files is
+# By the media type in the first entry of an archive (OpenDocument 1.3, part 2, 3.3; OCF 3.3, 4.3), or by a name in its
+# list; the first match wins.
+Entries = tuple[tuple[str, Kind | Other], ...]
+DECLARED: Entries = (
+    (r"application/vnd\.oasis\.opendocument\.text.*", "odt"),  # also its templates and master documents
+    (r"application/vnd\.oasis\.opendocument\.sp.*", Other("an OpenDocument spreadsheet", AS_CSV)),
+    (r"application/vnd\.oasis\.opendocument\.p.*", Other("an OpenDocument presentation", AS_PPTX)),
+    (r"application/vnd\.oasis.*", Other("an OpenDocument drawing")),
+    (r"application/epub\+zip.*", "epub"),
 )
-# By a name in an archive's list; the first match wins.
 OFFICE_LIST = "[Content_Types].xml"  # in every Office archive
-OFFICE: tuple[tuple[str, Kind | Other], ...] = (
+OFFICE: Entries = (
     (r"word/.*", "docx"),
     (r"ppt/.*", "pptx"),
     (r"xl/.*", WORKBOOK),
@@ -62,7 +67,7 @@ OFFICE: tuple[tuple[str, Kind | Other], ...] = (
     (r"[^/]+\.fdseq", XPS),
     (r".*", Other("a package of another program")),
 )
-PACKED: tuple[tuple[str, Kind | Other], ...] = (
+PACKED: Entries = (
     (r"META-INF/container\.xml", "epub"),
     (r"content\.xml", "odt"),
     (r"Index/[^/]+\.iwa", Other("a Pages, Keynote or Numbers file", "Export it as PDF or Word and use that.")),
@@ -79,7 +84,6 @@ WEB_PAGE = re.compile(
     r"<(?:!doctype\s+html|html[\s>]|head[\s>]|body[\s>])",
     re.IGNORECASE | re.DOTALL,
 )
-COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 OLD_OFFICE = Other("a file of an old Office program")
 ENCRYPTED = "EncryptedPackage"  # Word stores documents with a password in compound files, too (MS-OFFCRYPTO, 2.1)
 OLD_FORMATS = {  # of compound files, by the name of the stream with the content
@@ -89,19 +93,22 @@ OLD_FORMATS = {  # of compound files, by the name of the stream with the content
     "Workbook": WORKBOOK,
     "PowerPoint Document": Other("a PowerPoint presentation of the old kind (.ppt)", AS_PPTX),
 }
-# Recognised only to name the format in the error message; the first match wins.
-UNSUPPORTED: tuple[tuple[bytes, str], ...] = (
-    (rb"\x1f\x8b|BZh|7z\xbc\xaf|\xfd7zXZ|Rar!", "a compressed archive"),
-    (rb".{60}BOOKMOBI", "a Kindle book"),
-    (rb"AT&TFORM", "a DjVu document"),
-    (rb"%!PS", "a PostScript file"),
-    (rb"\x89PNG|\xff\xd8\xff|GIF8|II\*\x00|MM\x00\*|RIFF.{4}WEBP|BM.{4}\x00{4}", "an image"),
-    (rb"\x7fELF|MZ.{60}|\xcf\xfa\xed\xfe|\xca\xfe\xba\xbe", "a program"),
+# By the first bytes; the first match wins.
+HEADS: tuple[tuple[bytes, Kind | Other], ...] = (
+    (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", OLD_OFFICE),
+    (rb".{0,1019}%PDF-", "pdf"),  # viewers accept so much before it (ISO 32000-1, annex H.3.4.1)
+    (rb"\s*\{\\rtf", "rtf"),
+    (rb"\x1f\x8b|BZh|7z\xbc\xaf|\xfd7zXZ|Rar!", Other("a compressed archive")),
+    (rb".{60}BOOKMOBI", Other("a Kindle book")),
+    (rb"AT&TFORM", Other("a DjVu document")),
+    (rb"%!PS", Other("a PostScript file")),
+    (rb"\x89PNG|\xff\xd8\xff|GIF8|II\*\x00|MM\x00\*|RIFF.{4}WEBP|BM.{4}\x00{4}", Other("an image")),
+    (rb"\x7fELF|MZ.{60}|\xcf\xfa\xed\xfe|\xca\xfe\xba\xbe", Other("a program")),
 )
 
 
 def kind_of(file: Path, name: str) -> Kind:
-    """The kind of a file by its content; of plain text the name tells tables.
+    """The kind of a file by its content; of plain text by its name.
 
     Raises:
         DocumentError: it cannot be opened, is empty, cut off or of an unsupported format.
@@ -118,7 +125,7 @@ def kind_of(file: Path, name: str) -> Kind:
         raise old_office(file, name)
     if isinstance(kind, Other):
         raise UnsupportedFormat(name, kind.what, hint=kind.hint)
-    return "csv" if kind == "plain" and file.suffix.lower() in TABLE_SUFFIXES else kind
+    return BY_NAME.get(file.suffix.lower(), kind) if kind == "text" else kind
 
 
 def read_head(file: Path, name: str) -> bytes:
@@ -126,71 +133,45 @@ def read_head(file: Path, name: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(file).st_mode):
             what = "a folder" if file.is_dir() else "not a regular file"
-            raise DocumentNotFound(f"{name} is {what}.", hint=f"Name the {SUPPORTED} file itself.")
+            raise DocumentNotFound(name, f"{name} is {what}", hint=f"Name the {SUPPORTED} file itself.")
         with file.open("rb") as stream:
             head = stream.read(HEAD_BYTES)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a NUL in the name
-        raise DocumentNotFound(f"There is no file {name}.", hint="Check the name and the folder.") from error
+        raise DocumentNotFound(name, f"There is no file {name}") from error
     except OSError as error:
         raise AccessDenied(name, error.strerror or type(error).__name__) from error
     if not head:
-        raise EmptyDocument(f"{name} is empty.", hint="Choose a file with text in it.")
+        raise EmptyDocument(name, "is empty")
     return head
 
 
 def sniff(head: bytes, names: Sequence[str] = ()) -> Kind | Other:
-    """The kind according to the first HEAD_BYTES; "plain": perhaps text.
+    """The kind according to the first HEAD_BYTES; "text": perhaps some.
 
     Args:
         names: those in the archive, if it is one.
     """
     if ARCHIVE.match(head):
-        declared = (kind for mimetype, kind in MIMETYPES if is_first_entry(mimetype, head))
-        listed = (kind for name, kind in (OFFICE if OFFICE_LIST in names else PACKED) if is_listed(name, names))
-        return next(chain(declared, listed), "zip")
-    if head.startswith(COMPOUND):
-        return OLD_OFFICE
-    if b"%PDF-" in head[:PDF_WITHIN]:
-        return "pdf"
-    if head.lstrip().startswith(b"{\\rtf"):
-        return "rtf"
-    text = as_text(head)
+        declared = MEDIA_TYPE.match(head)
+        entries = [declared[1].decode("ascii") if declared else "", *names]
+        known = (*DECLARED, *(OFFICE if OFFICE_LIST in names else PACKED))
+        return next((kind for entry, kind in known if any(map(re.compile(entry, re.DOTALL).fullmatch, entries))), "zip")
+    kind = next((kind for begin, kind in HEADS if re.match(begin, head, re.DOTALL)), None)
+    text = "" if kind else as_text(head)
     if WEB_PAGE.match(text):
         return "html"
     if text.lstrip().startswith("<") and FICTION.search(text):
         return "fb2"
-    return next((Other(what) for begin, what in UNSUPPORTED if re.match(begin, head, re.DOTALL)), "plain")
-
-
-def is_first_entry(mimetype: bytes, head: bytes) -> bool:
-    """Whether an archive begins with the name of its media type."""
-    return re.match(rb"PK\x03\x04.{26}mimetype.{0,64}application/" + mimetype, head, re.DOTALL) is not None
-
-
-def is_listed(pattern: str, names: Sequence[str]) -> bool:
-    """Whether an archive has a file of such a name."""
-    return any(map(re.compile(pattern, re.DOTALL).fullmatch, names))
+    return kind or "text"
 
 
 def names_in(stream: BinaryIO) -> list[str] | None:
-    """The names in the list of a ZIP archive, of which MOST_LISTED bytes are looked at; None: there is none."""
-    size = stream.seek(0, 2)
-    stream.seek(max(0, size - 22 - 0xFFFF))
-    tail = stream.read()
-    end = tail.rfind(LIST_END)
-    if end < 0 or len(tail) < end + 22:
+    """The names in the list of a ZIP archive; None: there is no such list."""
+    stream.seek(max(0, stream.seek(0, 2) - MOST_LISTED))
+    try:
+        return zipfile.ZipFile(io.BytesIO(stream.read())).namelist()
+    except MALFORMED:
         return None
-    length = int.from_bytes(tail[end + 12 : end + 16], "little")
-    if length == 0xFFFFFFFF:  # the size stands in a longer record before this one
-        end = max(0, tail.rfind(LIST_END_64, 0, end))
-        length = int.from_bytes(tail[end + 40 : end + 48], "little")
-    stream.seek(max(0, size - len(tail) + end - length))
-    listed, at, names = stream.read(min(length, MOST_LISTED)), 0, list[str]()
-    while listed.startswith(LIST_ENTRY, at) and at + 46 <= len(listed):
-        sizes = struct.unpack_from("<HHH", listed, at + 28)
-        names.append(listed[at + 46 : at + 46 + sizes[0]].decode("utf-8", "replace"))
-        at += 46 + sum(sizes)
-    return names if names or not length else None
 
 
 def as_text(head: bytes) -> str:

@@ -10,20 +10,20 @@ from xml.etree import ElementTree
 from xml.parsers import expat
 
 from app.documents.archive import Archive, BadEntry, Refused
-from app.documents.charset import codec_of, declared, decode_utf8
+from app.documents.charset import decode_markup
 
 RELATION = "/relationships}id"
 DAMAGED = (BadEntry, expat.ExpatError, ValueError, LookupError)  # a part that is missing or malformed
 
 
 def parse_xml(encoded: bytes) -> ElementTree.Element:
-    """An element tree with local names. Valid UTF-8 is read as such, whatever the file declares.
+    """An element tree with local names.
 
     Undeclared entities are those of HTML, as many books have them; others stay as they are written.
 
     Raises:
         Refused: it declares entities.
-        expat.ExpatError, ValueError, LookupError: malformed XML, or an unknown encoding.
+        expat.ExpatError, ValueError: malformed XML, or no text.
     """
     parser, builder = expat.ParserCreate(namespace_separator="}"), ElementTree.TreeBuilder()
     parser.buffer_text = True
@@ -33,17 +33,10 @@ def parse_xml(encoded: bytes) -> ElementTree.Element:
     parser.EntityDeclHandler = refuse_entities
     parser.UseForeignDTD(True)  # so that one which nobody declares is no error
     parser.SkippedEntityHandler = lambda name, _: builder.data(unescape(f"&{name};"))
-    decoded = decode_utf8(encoded)
-    label = declared(encoded)
-    if decoded and not decoded.warning:
-        parser.Parse(decoded.text, True)
-    elif label and not label.lower().startswith("utf-16"):  # expat knows these two
-        codec = codec_of(label)
-        if codec is None:
-            raise LookupError(f"no encoding of documents: {label}")
-        parser.Parse(encoded.decode(codec), True)
-    else:
-        parser.Parse(encoded, True)
+    text = decode_markup(encoded)
+    if text is None:
+        raise ValueError("not text")
+    parser.Parse(text, True)
     return builder.close()
 
 

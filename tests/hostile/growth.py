@@ -6,6 +6,7 @@ Processor time is measured, so that other work on the machine changes little, an
 """
 
 import gc
+import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -14,13 +15,11 @@ from time import process_time
 from app.context.evidence import BookWords, evidence_in
 from app.context.page_ranges import understood
 from app.conversations.tree import title_of
-from app.documents.chapters import make_chapters, markdown_headings, text_headings
-from app.documents.charset import decode
+from app.documents.archive import Refused
 from app.documents.document import Document, Format, make_pages
 from app.documents.errors import DocumentError
 from app.documents.messages import Heading, Opened, OutlineEntry, PageRead, page_read
-from app.documents.plain import markdown_title, paginate
-from app.documents.quality import garbled
+from app.documents.plain import read
 from app.documents.readers import to_document
 from app.documents.sniff import sniff
 from app.markdown import standalone
@@ -35,15 +34,16 @@ LONGEST_TITLE = 300  # characters, of what workers send
 Reads = Callable[[str], object]
 
 
-def read_plain(text: str) -> object:
-    decoded = decode(text.encode("utf-8", "surrogatepass"))
-    pages, starts = paginate(decoded.text if decoded else text)
-    return garbled(pages, starts), make_chapters(pages, starts, text_headings(pages, starts))
+def read_text(text: str, kind: Format = "text") -> object:
+    """What comes of a text or a Markdown file, from its bytes."""
+    try:
+        return to_document(kind, "a", *read(io.BytesIO(text.encode("utf-8", "surrogatepass")), kind))
+    except (Refused, DocumentError) as error:
+        return error
 
 
 def read_markdown(text: str) -> object:
-    pages, starts = paginate(text)
-    return markdown_title(pages or "\n"), make_chapters(pages, starts, markdown_headings(pages))
+    return read_text(text, "markdown")
 
 
 def one_page(text: str) -> PageRead:
@@ -78,7 +78,7 @@ HOSTILE = '\u201cIt was a dark \u2026 and stormy night\u201d and "a a a a"'
 READERS: Mapping[str, Reads] = {
     "the head of a file": lambda text: sniff(text.encode("utf-8", "surrogatepass")),
     "the head of a file in UTF-16": lambda text: sniff(text.encode("utf-16", "surrogatepass")),
-    "plain text": read_plain,
+    "plain text": read_text,
     "Markdown as a document": read_markdown,
     "the pages of a PDF": lambda text: finish("pdf", text),
     "the sections of an EPUB": lambda text: finish("epub", text),

@@ -23,7 +23,7 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file."""
     decoded = decode(read_most(stream, MAX_TOTAL_BYTES))
     if decoded is None:
-        raise Refused("damaged")
+        raise Refused("binary")
     csv.field_size_limit(LONGEST_CELL)
     raw = decoded.text.removeprefix("\ufeff")
     hint, line, rest = raw.partition("\n")

@@ -13,7 +13,7 @@ from PIL import Image
 
 from app.documents.archive import Refused
 from app.documents.messages import Message, PageDrawn
-from app.documents.metadata import COVER_SIZE, cover_url
+from app.documents.metadata import COVER_SIZE, thumbnail
 
 MAX_HEIGHT = 4_000  # pixels
 MAX_PIXELS = 9_000_000  # A4, and a little more, at the greatest width
@@ -54,10 +54,8 @@ def read(stream: BinaryIO, index: str, num_pages: str, width: str) -> Iterator[M
 def cover(page: pypdfium2.PdfPage) -> PageDrawn:
     """A page as small as covers are shown; drawn larger first, so that its letters look like letters."""
     most = 2 * min(COVER_SIZE[0] / page.get_width(), COVER_SIZE[1] / page.get_height())
-    drawn, packed = page.render(scale=most).to_pil().convert("RGB"), io.BytesIO()
-    drawn.save(packed, "PNG", compress_level=1)
-    url = cover_url(packed.getvalue())
-    return PageDrawn(kind="drawn", image=url, media="", width=drawn.width, height=drawn.height, letters="", boxes=[])
+    url = thumbnail(page.render(scale=most).to_pil().convert("RGB"))
+    return PageDrawn(kind="drawn", image=url, media="", width=0, height=0, letters="", boxes=[])
 
 
 def scale(across: float, down: float, width: int) -> float:

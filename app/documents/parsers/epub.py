@@ -30,14 +30,6 @@ class Section(NamedTuple):
     media_type: str
 
 
-class Link(NamedTuple):
-    """An entry of the list of contents, as written."""
-
-    title: str
-    level: int
-    href: str
-
-
 def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file; sections are sent as they are read.
 
@@ -110,7 +102,7 @@ def read_cover(archive: Archive, folder: str, root: Element) -> str:
     old = [item for item in pictures if item.get("id") in named]
     try:
         return next((cover_url(archive.read(name)) for name in names_of(archive, folder, (*new, *old))), "")
-    except (BadEntry, Refused):
+    except Refused:
         return ""
 
 
@@ -131,31 +123,30 @@ def read_contents(archive: Archive, contents: Sequence[str], sections: Sequence[
             links = list(links_of(parse_xml(archive.read(name))))
         except (*DAMAGED, Refused):
             continue
-        targets = [archive.find(posixpath.dirname(name), link.href) for link in links]
         entries = [
-            OutlineEntry(title=link.title[:MAX_ENTRY], level=link.level, page=numbers[target])
-            for link, target in zip(links, targets, strict=True)
-            if link.title and target in numbers
+            OutlineEntry(title=title[:MAX_ENTRY], level=level, page=numbers[target])
+            for title, level, href in links
+            if title and (target := archive.find(posixpath.dirname(name), href)) in numbers
         ]
         if entries:
             return entries[:MAX_ENTRIES]
     return []
 
 
-def links_of(root: Element) -> Iterator[Link]:
-    """All entries with their depth, in either format."""
+def links_of(root: Element) -> Iterator[tuple[str, int, str]]:
+    """The title, the depth and the reference of all entries, in either format."""
     navs = list(root.iter("nav"))
     contents = next((nav for nav in navs if "toc" in nav.get("type", "").split()), navs[0] if navs else root)
     waiting = [(contents, 0)]
     while waiting:
         element, level = waiting.pop()
         if element.tag == "a":
-            yield Link(whole_text(element), level, element.get("href", ""))
+            yield whole_text(element), level, element.get("href", "")
             continue
         if element.tag == "navPoint":
             label, target = element.find("navLabel"), element.find("content")
             title = "" if label is None else whole_text(label)
-            yield Link(title, level + 1, "" if target is None else target.get("src", ""))
+            yield title, level + 1, "" if target is None else target.get("src", "")
         deeper = level + (element.tag in ("ol", "navPoint"))
         waiting += [(child, deeper) for child in reversed(element)]
 

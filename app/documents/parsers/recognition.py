@@ -14,7 +14,7 @@ import pypdfium2
 from app.documents.archive import Refused
 from app.documents.layout import page_text
 from app.documents.messages import Message, Opened, page_read
-from app.documents.scan_layout import Found, printed_lines
+from app.documents.printed import Found, printed_lines
 
 if TYPE_CHECKING:
     import numpy as np

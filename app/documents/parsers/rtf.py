@@ -182,54 +182,75 @@ class Rtf(Text):
 
     def _word(self, word: str, number: int | None) -> None:
         starred, self._star = self._star, False
-        if not self._group.reads:
-            return
-        if (
-            word in SKIPPED
-            or (starred and word not in STARRED and word not in TEXT_OF)
-            or (word.startswith("m") and word.endswith("Pr"))
-        ):
-            self._group.reads = ""
-        elif word == "pict":
-            self.has_image, self._group.reads = True, ""
-        elif word in TEXT_OF:
-            self._group.reads, self._group.hidden, self._number = TEXT_OF[word], False, 0
-        elif word == "footnote":
-            self._begin_note()
-        elif word == "shptxt":
-            self._end_paragraph()  # of a box
-        elif self._group.reads == "text":
-            self._word_in_text(word, number)
-        elif self._group.reads == "styles":
-            self._word_of_style(word, number)
-        elif self._group.reads == "fonts" and word == "f":
-            self._number = number or 0
-        elif self._group.reads == "fonts" and word == "fcharset" and number in CHARSETS:
-            self._fonts[self._number] = CHARSETS[number]
-        self._character(word, number)
-
-    def _character(self, word: str, number: int | None) -> None:
-        """Words about characters, which hold in all texts."""
-        match word:
-            case "u" if number is not None:
+        group, place = self._group, self._place
+        unknown = starred and word not in STARRED and word not in TEXT_OF
+        match group.reads, word:
+            case "", _:
+                pass
+            case _ if unknown or word in SKIPPED or (word.startswith("m") and word.endswith("Pr")):
+                group.reads = ""
+            case _, "pict":
+                self.has_image, group.reads = True, ""
+            case _ if word in TEXT_OF:
+                group.reads, group.hidden, self._number = TEXT_OF[word], False, 0
+            case _, "footnote":
+                self._begin_note()
+            case _, "shptxt":
+                self._end_paragraph()  # of a box
+            case "fonts", "f":
+                self._number = number or 0
+            case "fonts", "fcharset" if number in CHARSETS:
+                self._fonts[self._number] = CHARSETS[number]
+            case "styles", "s" | "cs" | "ds" | "ts":
+                self._number = number or 0 if word == "s" else -1
+                self._styles[self._number] = Paragraph()
+            case "styles", "outlinelevel":
+                self._style.outline = number
+            case "styles", "sbasedon":
+                self._style.style = number
+            case "text", "par":
+                self._end_paragraph()
+            case "text", "line":
+                self.lines.line_break()
+            case "text", "page" | "column" | "sect":
+                self._end_paragraph()
+                self.lines.border(2)
+            case "text", "cell" | "nestcell":
+                self._open_row()
+                self.lines.end_of_heading()
+                self.lines.cell()
+                place.begun, place.marker = False, ""
+            case "text", "row" | "nestrow":
+                self.lines.end_of_prefixed()
+                self.lines.border(1)
+                place.row_open = place.begun = False
+            case "text", "pard":
+                place.paragraph, place.marker = Paragraph(0), ""
+            case "text", "s":
+                place.paragraph.style = number or 0
+            case "text", "outlinelevel":
+                place.paragraph.outline = number
+            case "text", "intbl":
+                place.paragraph.in_table = True
+            case "text", "ilvl":
+                place.paragraph.list_level = max(0, number or 0)
+            case _, "u" if number is not None:
                 self._put(chr(number % 0x10000))
-                self._skip = self._group.fallback
-            case "uc":
-                self._group.fallback = min(max(0, number or 0), 9)
-            case "ansicpg" if number in PAGES:
+                self._skip = group.fallback
+            case _, "uc":
+                group.fallback = min(max(0, number or 0), 9)
+            case _, "ansicpg" if number in PAGES:
                 self._codec = PAGES[number] or f"cp{number}"
-            case "mac":
-                self._codec = "mac-roman"
-            case "pc" | "pca":
-                self._codec = "cp437" if word == "pc" else "cp850"
-            case "f" if self._group.reads != "fonts":
-                self._group.codec = self._fonts.get(number or 0, "")
-            case "v":
-                self._group.hidden = number != 0
-            case "deleted":
-                self._group.deleted = number != 0
-            case "plain":
-                self._group.hidden, self._group.deleted, self._group.codec = False, False, ""
+            case _, "mac" | "pc" | "pca":
+                self._codec = {"mac": "mac-roman", "pc": "cp437", "pca": "cp850"}[word]
+            case _, "f":
+                group.codec = self._fonts.get(number or 0, "")
+            case _, "v":
+                group.hidden = number != 0
+            case _, "deleted":
+                group.deleted = number != 0
+            case _, "plain":
+                group.hidden, group.deleted, group.codec = False, False, ""
             case _ if word in SIGNS:
                 self._put(SIGNS[word])
 
@@ -237,46 +258,6 @@ class Rtf(Text):
     def _style(self) -> Paragraph:
         """The style that is being defined."""
         return self._styles.setdefault(self._number, Paragraph())
-
-    def _word_of_style(self, word: str, number: int | None) -> None:
-        match word:
-            case "s" | "cs" | "ds" | "ts":
-                self._number = number or 0 if word == "s" else -1
-                self._styles[self._number] = Paragraph()
-            case "outlinelevel":
-                self._style.outline = number
-            case "sbasedon":
-                self._style.style = number
-
-    def _word_in_text(self, word: str, number: int | None) -> None:
-        place, paragraph = self._place, self._place.paragraph
-        match word:
-            case "par":
-                self._end_paragraph()
-            case "line":
-                self.lines.line_break()
-            case "page" | "column" | "sect":
-                self._end_paragraph()
-                self.lines.border(2)
-            case "cell" | "nestcell":
-                self._open_row()
-                self.lines.end_of_heading()
-                self.lines.cell()
-                place.begun, place.marker = False, ""
-            case "row" | "nestrow":
-                self.lines.end_of_prefixed()
-                self.lines.border(1)
-                place.row_open = place.begun = False
-            case "pard":
-                place.paragraph, place.marker = Paragraph(0), ""
-            case "s":
-                paragraph.style = number or 0
-            case "outlinelevel":
-                paragraph.outline = number
-            case "intbl":
-                paragraph.in_table = True
-            case "ilvl":
-                paragraph.list_level = max(0, number or 0)
 
     def _open_row(self) -> None:
         place = self._place

@@ -11,6 +11,7 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from app.documents import parsing, worker
+from app.documents.parsing import ParsingLimits
 from tests.hostile.corpus import CONTAINER, archive, package, page
 
 MakePdf = Callable[..., Path]
@@ -37,7 +38,7 @@ class InThisProcess:
 
     limit = None
 
-    def __init__(self, arguments: Sequence[str], *limits: int) -> None:
+    def __init__(self, arguments: Sequence[str], limits: ParsingLimits) -> None:
         _, _, parser, file, _, _, *more = arguments
         self._lines = self._read(parser, file, more)
 
@@ -48,7 +49,7 @@ class InThisProcess:
             worker.send_all(import_module(f"app.documents.parsers.{parser}").read(stream, *more))
         yield from (json.dumps(message).encode() + b"\n" for message in sent)
 
-    def line(self, seconds: float) -> bytes:
+    def line(self) -> bytes:
         return next(self._lines, b"")
 
     def wait(self) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app.documents import ocr, process
-from app.documents.scan_layout import Found
+from app.documents import ocr, parsing
+from app.documents.printed import Found
 
 NAME = "fake"
 MISSING, BROKEN, GATE = "FAKE_OCR_MISSING", "FAKE_OCR_BROKEN", "FAKE_OCR_GATE"  # variables of the environment
@@ -24,7 +24,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocr, "ENGINE", "fake_ocr")
     monkeypatch.setitem(sys.modules, "fake_ocr", sys.modules[__name__])
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setattr(process, "ENVIRONMENT", (*process.ENVIRONMENT, MISSING, BROKEN, GATE, FAILING))
+    monkeypatch.setattr(parsing, "ENVIRONMENT", (*parsing.ENVIRONMENT, MISSING, BROKEN, GATE, FAILING))
 
 
 def version() -> str | None:

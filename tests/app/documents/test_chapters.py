@@ -9,15 +9,12 @@ from hypothesis import strategies as st
 from pypdf import PdfWriter
 
 from app.documents.chapters import (
-    CHAPTERS,
     LEADING_NUMBER,
     MAX_DEPTH,
     MAX_LEVEL,
-    MIN_CHAPTERS,
     PAGE_NUMBER,
     chapter_level,
     in_order,
-    kind_of,
     letters,
     make_chapters,
     markdown_headings,
@@ -229,18 +226,20 @@ def test_numbers_take_time_in_proportion_to_their_line(pattern: re.Pattern[str],
     assert process_time() - begun < MOST_SECONDS
 
 
-def slow_chapter_level(headings: list[Heading]) -> list[Heading]:
-    levels = sorted({heading.level for heading in headings})
-    counts = {level: sum(heading.level == level for heading in headings) for level in levels}
-    named = {level: sum(h.level == level and kind_of(h.title) in CHAPTERS for h in headings) for level in levels}
-    best = max(levels, key=lambda level: (named[level], -level), default=0)
-    if not levels or named[best] < MIN_CHAPTERS:
-        best = min((level for level in levels if counts[level] >= MIN_CHAPTERS), default=0)
-    chosen = [heading for heading in headings if heading.level <= best]
-    return chosen[1:] if chosen and chosen[0].level < best and counts[chosen[0].level] == 1 else chosen
-
-
-@given(st.lists(st.tuples(st.integers(1, MAX_LEVEL), st.sampled_from(["Chapter 1", "Part 2", "Quay"])), max_size=12))
-def test_the_level_of_chapters_is_that_of_counting_anew(found: list[tuple[int, str]]) -> None:
-    headings = [Heading(2 * at, 2 * at + 1, level, title) for at, (level, title) in enumerate(found)]
-    assert chapter_level(headings) == slow_chapter_level(headings)
+@pytest.mark.parametrize(
+    ("found", "chosen"),
+    [
+        ("", ""),
+        ("1:Quay", ""),
+        ("1:Quay 1:Tide 2:Boats", "Quay Tide"),
+        ("1:Book 2:Quay 2:Tide", "Quay Tide"),
+        ("1:Part-1 1:Part-2 2:Chapter-1 3:Chapter-2 3:Chapter-3", "Part-1 Part-2 Chapter-1 Chapter-2 Chapter-3"),
+        ("1:Chapter-1 1:Chapter-2 2:Chapter-3 2:Chapter-4", "Chapter-1 Chapter-2"),
+        ("1:Quay 1:Tide 2:Chapter-1", "Quay Tide"),
+        ("1:Title 2:Chapter-1 2:Chapter-2 3:Boats", "Chapter-1 Chapter-2"),
+    ],
+)
+def test_chapters_are_of_the_level_of_most_named_ones_else_of_the_highest_that_divides(found: str, chosen: str) -> None:
+    pairs = [one.replace("-", " ").split(":") for one in found.split()]
+    headings = [Heading(9 * at, 9 * at + 1, int(level), title) for at, (level, title) in enumerate(pairs)]
+    assert [heading.title.replace(" ", "-") for heading in chapter_level(headings)] == chosen.split()

@@ -421,7 +421,7 @@ PICTURE = slide("", "", "<p:pic><a:blip/></p:pic>")
         ("pptx", pptx(["<p:sld"]), DamagedDocument, "none of its slides"),
         ("pptx", pptx([], {"ppt/presentation.xml": "<a/>"}), DamagedDocument, "not a PowerPoint presentation"),
         ("xlsx", archive({"[Content_Types].xml": "<Types/>", "xl/workbook.xml": "<a/>"}), UnsupportedFormat, "as CSV"),
-        ("csv", b"a,b\n\0\1\2" * 900, DamagedDocument, ""),
+        ("csv", b"a,b\n\0\1\2" * 900, UnsupportedFormat, "binary data"),
         ("csv", b'a,b\n"' + b"x" * 2_000_000, DamagedDocument, ""),
         ("csv", b",,\n,,\n", EmptyDocument, ""),
         ("html", b"<html><body><script>app()</script></body></html>", EmptyDocument, "holds no text"),

@@ -8,8 +8,7 @@ from itertools import chain
 import pytest
 
 from app.documents.layout import page_text
-from app.documents.printed import Place, PrintedLine
-from app.documents.scan_layout import Corner, Found, printed_lines
+from app.documents.printed import Corner, Found, Place, PrintedLine, printed_lines
 
 WORDS = (
     "the old pilot stood on the quay, and he counted the boats that came in with the tide, as he had done on every "

@@ -10,8 +10,8 @@ from app.documents.charset import codec_of, decode
 from app.documents.document import CHARS_PER_PAGE, make_pages
 from app.documents.errors import DocumentTooLarge
 from app.documents.language import direction_of, language_of
-from app.documents.plain import paginate
-from app.documents.readers import read_document
+from app.documents.plain import pages_of
+from app.documents.readers import join, read_document
 
 # -------------------- encodings
 
@@ -64,9 +64,9 @@ def test_binary_content_is_not_text(encoded: bytes) -> None:
 # -------------------- pages
 
 
-@given(st.text("ab.\n \f\r\t", max_size=400).map(lambda text: text * 40))
+@given(st.text("ab.\n \f\r\t", max_size=400).map(lambda text: f"a{text}" * 40))
 def test_pages_cover_a_text_without_gaps_and_none_is_much_too_long(text: str) -> None:
-    paged, starts = paginate(text)
+    paged, starts, _ = join(pages_of(text), own_pages=False)
     assert starts[0] == 0 and starts == sorted(starts) and starts[-1] <= len(paged)
     if "\f" not in text:
         ends = [*starts[1:], len(paged)]
@@ -74,8 +74,18 @@ def test_pages_cover_a_text_without_gaps_and_none_is_much_too_long(text: str) ->
         assert "".join(paged.split()) == "".join(text.split())
 
 
-def test_form_feeds_are_the_pages_of_a_text() -> None:
-    assert paginate("one\n\ftwo\f\fthree\f") == ("one\n\ntwo\n\n\n\nthree\n\n", [0, 5, 10, 12])
+def test_form_feeds_are_the_pages_of_a_text(tmp_path: Path) -> None:
+    assert pages_of("one\n\ftwo\f\fthree\f") == ["one", "two", "", "three\n\n"]
+    assert pages_of("\f" * 101) == ["\n\n" * 101], "hardly anything between them"
+    (tmp_path / "a.txt").write_text("Chapter 1\n\nwords\f\fChapter 2\n\nwords\f")
+    document = read_document(tmp_path / "a.txt")
+    assert document.has_own_pages and [document.page_text(page) for page in document.pages] == [
+        "Chapter 1\n\nwords\n\n", "\n\n", "Chapter 2\n\nwords\n\n"
+    ]  # fmt: skip
+    assert [(chapter.title, chapter.first_page) for chapter in document.chapters] == [
+        ("Chapter 1", 1),
+        ("Chapter 2", 3),
+    ]
 
 
 def test_labels_that_name_two_pages_alike_are_replaced_by_positions() -> None:

@@ -12,8 +12,15 @@ from pypdf.generic import DecodedStreamObject, NameObject
 
 from app.documents import parsing
 from app.documents.errors import ParsingLimitReached
-from app.documents.parsing import LIMITS, MOST_PARSERS, ParsingLimits, worker_messages
-from app.documents.process import PROJECT, ParsingProcess
+from app.documents.parsing import (
+    LIMITS,
+    MOST_OTHER_BYTES,
+    MOST_PARSERS,
+    PROJECT,
+    ParsingLimits,
+    ParsingProcess,
+    worker_messages,
+)
 from app.documents.readers import extract_document, extract_parsed
 from tests.app.documents.conftest import MakePdf
 from tests.app.documents.test_pdf import PAGE
@@ -21,14 +28,13 @@ from tests.app.documents.test_pdf import PAGE
 SECONDS = 30.0
 
 
-def lines(
-    code: str, memory_bytes: int = 1 << 40, cpu_seconds: int = 1_000, line_bytes: int = 1 << 20
-) -> Iterator[bytes]:
+def lines(code: str, **limits: int) -> Iterator[bytes]:
     """What a process prints; then why it was ended, if it was."""
-    process = ParsingProcess(["-c", code], memory_bytes, cpu_seconds, line_bytes)
+    process = ParsingProcess(["-c", code], ParsingLimits(**limits))
     try:
-        while line := process.line(SECONDS):
-            yield line
+        while (line := process.line()) != b"":
+            if line:
+                yield line
         if process.limit:
             yield process.limit.encode()
     finally:
@@ -40,7 +46,7 @@ def lines(
     [
         ("held = bytearray(b'1') * (400 << 20); import time; time.sleep(100)", {"memory_bytes": 200 << 20}, b"memory"),
         ("while True: pass", {"cpu_seconds": 1}, b"time"),
-        ("print('x' * 5_000_000)", {"line_bytes": 1_000}, b"x" * 1_000),
+        ("print('x' * 20_000_000)", {"chars": 0}, b"x" * MOST_OTHER_BYTES),
         ("import sys; sys.stderr.write('x' * (1 << 20) + 'the end'); print('done')", {}, b"done\n"),
     ],
     ids=["memory", "time", "a line", "complaints without end wait for no listener"],
@@ -53,13 +59,15 @@ def test_a_process_is_held_to_its_limits_where_the_system_does_not(
 
 ORPHAN = """
 import sys, time
-from app.documents.process import ParsingProcess
+from app.documents.parsing import LIMITS, ParsingProcess
 child = "import os, sys, time, types; from app.documents import worker\\n" \
         "def read(*_): print(os.getpid(), flush=True); time.sleep(1000); yield\\n" \
         "sys.modules['a.parser'] = types.SimpleNamespace(read=read)\\n" \
         f"worker.main(['a.parser', {__file__!r}, '2000000000', '900'])"
-process = ParsingProcess(["-c", child], 1 << 40, 1000, 1000)
-print(int(process.line(30)), flush=True)
+process = ParsingProcess(["-c", child], LIMITS)
+while not (line := process.line()):
+    pass
+print(int(line), flush=True)
 time.sleep(1000)
 """
 
@@ -84,8 +92,8 @@ def test_two_parsers_work_at_once_and_the_next_one_waits_for_its_turn(
     most: list[int] = []
 
     class Counted(ParsingProcess):
-        def __init__(self, arguments: list[str], *limits: int) -> None:
-            super().__init__(["-c", "import time; time.sleep(100)"], *limits)
+        def __init__(self, arguments: list[str], limits: ParsingLimits) -> None:
+            super().__init__(["-c", "import time; time.sleep(100)"], limits)
             running.append(arguments[2])
             most.append(len(running))
 
