@@ -18,7 +18,8 @@ from core.errors import CoreError, UnknownModel, UnsupportedModel
 from core.generation.text import ChatText
 from core.models import families, gguf_file, gguf_header
 from core.models.gguf_families import KINDS, VARIANTS
-from core.models.gguf_file import PLAIN, GgufFile, load_gguf
+from core.models.gguf_file import GgufFile, load_gguf
+from core.models.gguf_header import PLAIN
 from core.models.gguf_words import SPLITS, load_words
 from core.models.hub.catalog import find
 from core.models.loader import dims_of, load_tokenizer, read_config, read_dims
@@ -103,7 +104,7 @@ def test_every_family_has_a_case() -> None:
     assert kinds <= {kind for _, kind, _ in ggufs.CASES.values()} and kinds <= set(families.FAMILIES)
 
 
-UNPACKED = [kind for kind in gguf.GGMLQuantizationType if gguf_file._kind(kind)]
+UNPACKED = [kind for kind in gguf.GGMLQuantizationType if gguf_header._kind(kind)]
 
 
 def test_every_type_that_the_package_unpacks_is_taken() -> None:
