@@ -118,20 +118,13 @@ def compare(stock: nn.Module, ours: nn.Module, dims: ModelDims) -> bool:
     """
     tokens, shape = random_prompt(LENGTH), dims.shape(torch.float32, CPU)
     expected = logits_of(stock, tokens)
-    text: tuple[int, ...] = ()
-    for name, full in _full_caches(shape):
-        _read_and_decode(name, ours, full, tokens, expected)
-        _roll_back(name, ours, full, tokens, expected)
-        text = text or transformers_text(stock, tokens, WRITTEN)
-        _write(name, ours, full, tokens, text)
-        full.truncate(0)
-    return _draft(ours, shape, tokens, expected)
-
-
-def _full_caches(shape: KVShape) -> Iterator[tuple[str, FullCache]]:
-    yield "full", FullCache(shape, 256, CHUNK)
     offload = Offload(num_resident=0, block_rows=16, num_slots=3)
-    yield "offloaded", FullCache(shape, 256, CHUNK, offload=offload, landmarks=True)
+    full, offloaded = FullCache(shape, 256, CHUNK), FullCache(shape, 256, CHUNK, offload=offload, landmarks=True)
+    for name, cache in (("full", full), ("offloaded", offloaded)):
+        _read_and_decode(name, ours, cache, tokens, expected)
+        _roll_back(name, ours, cache, tokens, expected)
+    _write(ours, full, tokens, transformers_text(stock, tokens, WRITTEN))
+    return _draft(ours, shape, tokens, expected)
 
 
 def _read_and_decode(name: str, ours: nn.Module, full: FullCache, tokens: list[int], expected: Tensor) -> None:
@@ -156,13 +149,13 @@ def _roll_back(name: str, ours: nn.Module, full: FullCache, tokens: list[int], e
             cache.truncate(140)
 
 
-def _write(name: str, ours: nn.Module, full: FullCache, tokens: list[int], expected: tuple[int, ...]) -> None:
+def _write(ours: nn.Module, full: FullCache, tokens: list[int], expected: tuple[int, ...]) -> None:
     full.truncate(LENGTH - 1)
-    judge, text = CachedModel(name, ours, full, CPU), list(tokens)
+    judge, text = CachedModel("full", ours, full, CPU), list(tokens)
     for _ in range(WRITTEN):
         text.append(int(judge.logits(Context(text), 1).argmax()))
     if tuple(text[LENGTH:]) != expected:
-        raise Different(f"{name}: another greedy text")
+        raise Different("another greedy text")
 
 
 def _draft(ours: nn.Module, shape: KVShape, tokens: list[int], expected: Tensor) -> bool:

@@ -123,9 +123,7 @@ def test_a_file_with_some_wide_matrices_loses_no_bit(tmp_path: Path, backend: Ba
     assert torch.equal(ours, theirs) and not torch.equal(theirs, theirs.bfloat16().float())
 
 
-@pytest.mark.parametrize(
-    ("family", "kind"), [("llama", "Q4_0"), ("qwen2", "Q4_1"), ("llama", "Q5_0"), ("qwen2", "Q5_1"), ("qwen2", "Q8_0")]
-)
+@pytest.mark.parametrize(("family", "kind"), [("llama", "Q4_0"), ("qwen2", "Q5_1"), ("qwen2", "Q8_0")])
 def test_a_files_blocks_are_multiplied_as_they_are(
     tmp_path: Path, backend: Backend, kind: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,8 +219,8 @@ def brain(kernel: SmallRows) -> SmallRows:
     return kernel
 
 
-@pytest.mark.parametrize("inputs", [2, 96, 258, 770])
-@pytest.mark.parametrize("outs", [1, 64, 131])
+@pytest.mark.parametrize("inputs", [2, 258])
+@pytest.mark.parametrize("outs", [1, 131])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_products_are_those_of_rounded_rows_whatever_is_beside_them(
     brain: SmallRows, inputs: int, outs: int, dtype: torch.dtype
