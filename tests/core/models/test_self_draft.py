@@ -14,7 +14,7 @@ from core.engine import Engine
 from core.errors import CoreError, InvalidSetting, NotEnoughMemory, UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.models.hub.catalog import ROOT
-from core.models.linear import PackedLinear, exact_products, pack, places
+from core.models.linear import PackedLinear, exact_products, in_bits, pack, places
 from core.models.self_draft import (
     COMPUTED,
     GROUP,
@@ -27,7 +27,7 @@ from core.models.self_draft import (
 )
 from core.ops.graphs import Graphs
 from core.ops.native import SmallRows
-from core.ops.stored_blocks import rounded
+from core.ops.stored_blocks import random_blocks, rounded
 from tests.core.toys import CPU, answer, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 
 # -------------------- the kernel
@@ -81,7 +81,11 @@ def test_a_twin_shares_all_but_the_linear_layers_and_changes_nothing() -> None:
 
 
 def test_layers_of_the_kernel_get_a_twin_in_blocks_of_4_bits(kernel: SmallRows) -> None:
-    model, slow, shape = tiny_model(tiny_config(), 3), tiny_model(tiny_config(), 3), loaded(tiny_config(), 3).shape
+    config = tiny_config("qwen2")
+    model, slow, shape = tiny_model(config, 3), tiny_model(config, 3), loaded(config, 3).shape
+    for part in (*model.modules(), *slow.modules()):
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            part.bias.data += 0.3
     for part in slow.modules():
         if isinstance(part, nn.Linear):
             part.weight.data = rounded(part.weight, "Q4_1").widened()
@@ -96,6 +100,17 @@ def test_layers_of_the_kernel_get_a_twin_in_blocks_of_4_bits(kernel: SmallRows) 
         judges = [CachedModel("4", one, FullCache(shape, 64, 8), CPU) for one in (slow, twin, model)]
         wanted, found, other = (judge.feed(Context(list(range(5))), range(5), 5) for judge in judges)
     assert torch.allclose(found, wanted, atol=1e-5) and not torch.allclose(found, other, atol=1e-3)
+
+
+@pytest.mark.parametrize(("kind", "bits", "found"), [("Q8_0", 8, "Q8_0"), ("Q8_0", 4, "Q4_1"), ("Q4_0", 4, "Q4_0")])
+def test_blocks_of_a_file_are_rounded_where_they_have_more_bits(
+    kernel: SmallRows, kind: str, bits: int, found: str
+) -> None:
+    linear = nn.Linear(64, 8, bias=False, device="meta")
+    linear.weight.stored_blocks = random_blocks(kind, 8, 64, torch.Generator().manual_seed(0))
+    layer = PackedLinear(linear, kernel)
+    fewer = in_bits(layer, bits)
+    assert fewer.stored and fewer.stored.kind == found and (fewer is layer) == (kind == found)
 
 
 # -------------------- engines
