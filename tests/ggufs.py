@@ -79,8 +79,6 @@ def write(
     held: Held = F32,
     *,
     words: int | None = None,
-    control: Mapping[int, str] = {},
-    normal: Mapping[int, str] = {},
     more: Mapping[str, Tensor] = {},
     **fields: Any,
 ) -> None:
@@ -88,13 +86,13 @@ def write(
 
     Args:
         held: the type of matrices, or what makes the numbers and the type of each tensor.
-        words: the number of tokens; None: as many as there are weights for. `control`, `normal`: some of them.
+        words: the number of tokens; None: as many as there are weights for.
         more: tensors that transformers' model has not.
         fields: replace the header's, with `__` for a dot; None leaves one out.
     """
     writer = gguf.GGUFWriter(file, family)
     write_header(writer, family, model.config)
-    write_words(writer, words or model.config.vocab_size, control, normal)
+    write_words(writer, words or model.config.vocab_size)
     for name, value in fields.items():
         said = f"{family}.{name.replace('__', '.')}"
         writer.kv_data[0].pop(said, None)
@@ -286,7 +284,7 @@ def _own(writer: "gguf.GGUFWriter", family: str, config: Any) -> None:
         writer.add_expert_feed_forward_length(config.intermediate_size)
 
 
-def write_words(writer: "gguf.GGUFWriter", size: int, control: Mapping[int, str], normal: Mapping[int, str]) -> None:
+def write_words(writer: "gguf.GGUFWriter", size: int) -> None:
     """The tokenizer, of as many tokens as the weights have rows."""
     words = tokenizer(TEMPLATE)
     known = {number: word for word, number in words.get_vocab().items()}
@@ -295,9 +293,6 @@ def write_words(writer: "gguf.GGUFWriter", size: int, control: Mapping[int, str]
         gguf.TokenType.CONTROL if token in ROLES else gguf.TokenType.UNUSED if token.startswith("[PAD") else 1
         for token in tokens
     ]
-    for more, kind in ((control, gguf.TokenType.CONTROL), (normal, gguf.TokenType.NORMAL)):
-        for number, token in more.items():
-            tokens[number], kinds[number] = token, kind
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -114,7 +115,7 @@ SHIFTED = ("gemma", "gemma2", "gemma3", "nemotron", "qwen35", "qwen35moe")  # no
 class Header:
     """What the header of a file says."""
 
-    file: str  # its name
+    path: Path
     family: str
     said: Mapping[str, Any]
     ends: tuple[int, ...]  # the tokens that end a text
@@ -137,7 +138,7 @@ class Header:
 
     def unknown(self, what: str) -> UnsupportedModel:
         """The error for a file that has something which its family is not known to have."""
-        return UnsupportedModel(f"{self.file} has {what}, untested in files of {self.family!r}.", hint=SAFETENSORS)
+        return UnsupportedModel(f"{self.path.name} has {what}, untested in files of {self.family!r}.", hint=SAFETENSORS)
 
 
 def configuration(header: Header, frequencies: Tensor | None) -> PreTrainedConfig:

@@ -33,11 +33,8 @@ AT_ONCE = 1 << 17  # numbers that are unpacked at once: more than the processor'
 
 
 @dataclass(frozen=True, slots=True)
-class GgufFile:
-    """What a file's header says."""
-
-    path: Path
-    header: Header
+class GgufFile(Header):
+    """A file, of which the header was read."""
 
     @classmethod
     def read(cls, path: Path) -> "GgufFile":
@@ -49,11 +46,6 @@ class GgufFile:
         """
         status = path.stat()
         return _read(path, status.st_size, status.st_mtime_ns)
-
-    @property
-    def tensors(self) -> Mapping[str, StoredTensor]:
-        """All tensors, by their names."""
-        return self.header.tensors
 
     @property
     def parameters(self) -> int:
@@ -82,7 +74,7 @@ class GgufFile:
         """
         divisors = self.tensors.get(FREQUENCIES)
         with readable(self.path):
-            return configuration(self.header, None if divisors is None else torch.cat(list(self.numbers(divisors))))
+            return configuration(self, None if divisors is None else torch.cat(list(self.numbers(divisors))))
 
     def parts(self, model: nn.Module, config: PreTrainedConfig) -> dict[str, list[Part]]:
         """The tensors that fill each of the weights of a model of transformers, tied ones once.
@@ -90,13 +82,13 @@ class GgufFile:
         Raises:
             UnsupportedModel: one is not known of the family, or a tensor would be left over.
         """
-        held, usual = set(model.state_dict()), _names(self.header.family, config.num_hidden_layers)
+        held, usual = set(model.state_dict()), _names(self.family, config.num_hidden_layers)
         names = [name for name, _ in model.named_parameters()]
         names += [name for name, _ in model.named_buffers() if name in held]
-        found = {name: parts_of(name, config, self.header, usual(name)) for name in names}
+        found = {name: parts_of(name, config, self, usual(name)) for name in names}
         used = {part.tensor for parts in found.values() for part in parts}
-        if left := set(self.tensors) - used - unused(self.header, config):
-            raise self.header.unknown(f"the tensor {min(left)}")
+        if left := set(self.tensors) - used - unused(self, config):
+            raise self.unknown(f"the tensor {min(left)}")
         return found
 
     def blocks(self, weight: Tensor, parts: Sequence[Part]) -> StoredBlocks | None:
@@ -175,7 +167,7 @@ def _read(path: Path, size: int, _changed: int) -> GgufFile:
         if rows != known:
             raise DamagedAssets(f"{path.name} has {known:,} tokens, and weights for {rows:,}.", hint=AGAIN)
         sizes = {name: value for name, value in said.items() if not name.startswith(WORDS)}
-        return GgufFile(path, Header(path.name, family, sizes, ends_of_text(said), tensors))
+        return GgufFile(path, family, sizes, ends_of_text(said), tensors)
 
 
 def load_gguf_words(path: Path) -> PreTrainedTokenizerBase:

@@ -44,8 +44,6 @@ ROUNDED_AT_ONCE = 1 << 24  # weights: 64 MB in float32
 WIDENING_BYTES = 4  # of a weight that a GPU widens: bfloat16, and its level in four steps
 LEAVE_OUT = "Leave out --self-draft-bits."
 
-PlainLinear = nn.Linear | QuantisedLinear
-
 
 class Rounded(NamedTuple):
     """A matrix [O, I] in 4 bits; I is a multiple of GROUP."""
@@ -209,8 +207,9 @@ def self_draft_of(module: nn.Module, device: torch.device) -> nn.Module:
         for part in module.modules():
             if isinstance(part, PackedLinear):
                 own[id(part)] = in_bits(part, BITS)
-            elif isinstance(part, PlainLinear):
-                own[id(part)] = SelfDraftLinear(_weight_of(part), part.bias, device)
+            elif isinstance(part, nn.Linear | QuantisedLinear):
+                weight = part.weight if isinstance(part, nn.Linear) else part.weight_as(torch.float32)
+                own[id(part)] = SelfDraftLinear(weight, part.bias, device)
             elif isinstance(part, FewRowsNorm | FewRowsSiLU):
                 own[id(part)] = part
     except torch.OutOfMemoryError as error:
@@ -221,10 +220,6 @@ def self_draft_of(module: nn.Module, device: torch.device) -> nn.Module:
             f"This torch has no 4-bit kernel for the {device.type} device: {first}.", hint=LEAVE_OUT
         ) from error
     return copy.deepcopy(module, own)  # uses the parts in `own` instead of copying them
-
-
-def _weight_of(part: PlainLinear) -> Tensor:
-    return part.weight_as(torch.float32) if isinstance(part, QuantisedLinear) else part.weight
 
 
 def self_draft_bytes(twin: nn.Module, model: nn.Module) -> int:

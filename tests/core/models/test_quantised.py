@@ -33,6 +33,7 @@ def test_weights_are_near_and_a_row_s_result_does_not_depend_on_its_company(bits
     assert off.max() < (0.6 / 127 if bits == 8 else 0.16), "half the widest step of 255 levels, or of NF4's 16"
     x = torch.randn(9, 64)
     x[4, 7] = 50.0  # an outlier, which LLM.int8() would treat the whole column for
+    assert torch.allclose(layer(x), nn.functional.linear(x, layer.weight_as(x.dtype), plain.bias), atol=1e-5)
     assert torch.allclose(layer(x), torch.cat([layer(x[row : row + 1]) for row in range(9)]), atol=1e-5)
 
 

@@ -31,6 +31,7 @@ VL_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3
 TEXTS: dict[str, dict[str, Any]] = {
     "qwen2_vl": {"rope_parameters": VL_ROPE},
     "qwen2_5_vl": {"rope_parameters": VL_ROPE},
+    "llava": {"tie_word_embeddings": False},
     "qwen3_vl": {"rope_parameters": {**VL_ROPE, "mrope_interleaved": True}},
 }
 SERVED = sorted(

@@ -205,7 +205,7 @@ def test_a_gated_model_names_its_page_and_comes_with_a_token(hub: ToyHub, monkey
     for token in (None, "another"):
         if token:
             monkeypatch.setenv("HF_TOKEN", token)
-        with pytest.raises(HubRefused, match="gated") as error:
+        with pytest.raises(HubRefused, match="is gated") as error:
             fetch()
         assert f"{hub.endpoint}/{REPO}" in error.value.hint and "HF_TOKEN" in error.value.hint
     monkeypatch.setenv("HF_TOKEN", "let-me-in")
