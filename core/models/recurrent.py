@@ -5,7 +5,7 @@ as it is. Before a pass that follows a rejection, the layer is given the accepte
 own code makes the state from which the pass goes on, and nothing else of the model is computed twice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -85,14 +85,11 @@ class StatefulLayers:
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
         """The newest inputs of a convolution, which decoding one token replaces in place."""
-        return self._held(layer_idx, state_idx, self[layer_idx].conv_states)
+        return self[layer_idx].conv_states[state_idx]
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
         """The recurrent state, likewise."""
-        return self._held(layer_idx, state_idx, self[layer_idx].recurrent_states)
-
-    def _held(self, layer: int, index: int, states: Mapping[int, Tensor | None]) -> Tensor | None:
-        return states[index] if self[layer].has_previous_state[index] else None
+        return self[layer_idx].recurrent_states[state_idx]
 
     def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **more: Any) -> Tensor:
         """The inputs of a convolution with those before them."""
