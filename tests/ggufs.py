@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from core.models.hf_attention import register
@@ -32,7 +32,6 @@ SIZES: dict[str, Any] = {
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**SIZES, head_dim=16, tie_word_embeddings=False),
     "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
-    "qwen3": Qwen3Config(**SIZES, head_dim=32, tie_word_embeddings=True),
 }
 TEMPLATE = "{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
 PERMUTED = ("llama", "arcee", "granite", "granitemoe", "olmo", "smollm3")  # converters that derive from Llama's
