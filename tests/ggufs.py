@@ -1,6 +1,5 @@
 """Tiny models as GGUF files, as llama.cpp's converter lays them out, and the same weights as a folder. Needs gguf."""
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,7 +9,8 @@ import gguf
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from core.models.hf_attention import register
 from tests.core.models.tiny_families import tiny_family
@@ -32,7 +32,6 @@ SIZES: dict[str, Any] = {
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**SIZES, head_dim=16, tie_word_embeddings=False),
     "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
-    "qwen3": Qwen3Config(**SIZES, head_dim=32, tie_word_embeddings=True),
 }
 TEMPLATE = "{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
 PERMUTED = ("llama", "arcee", "granite", "granitemoe", "olmo", "smollm3")  # converters that derive from Llama's
@@ -79,8 +78,6 @@ def write(
     held: Held = F32,
     *,
     words: int | None = None,
-    control: Mapping[int, str] = {},
-    normal: Mapping[int, str] = {},
     more: Mapping[str, Tensor] = {},
     **fields: Any,
 ) -> None:
@@ -88,13 +85,13 @@ def write(
 
     Args:
         held: the type of matrices, or what makes the numbers and the type of each tensor.
-        words: the number of tokens; None: as many as there are weights for. `control`, `normal`: some of them.
+        words: the number of tokens; None: as many as there are weights for.
         more: tensors that transformers' model has not.
         fields: replace the header's, with `__` for a dot; None leaves one out.
     """
     writer = gguf.GGUFWriter(file, family)
     write_header(writer, family, model.config)
-    write_words(writer, words or model.config.vocab_size, control, normal)
+    write_words(writer, words or model.config.vocab_size)
     for name, value in fields.items():
         said = f"{family}.{name.replace('__', '.')}"
         writer.kv_data[0].pop(said, None)
@@ -127,13 +124,15 @@ def tensors(family: str, config: Any, model: nn.Module) -> Iterator[tuple[str, T
                 part = part + 1
             if family in PERMUTED and re.search(r"[qk]_proj\.(weight|bias)$", renamed):
                 heads = config.num_attention_heads if "q_proj" in renamed else config.num_key_value_heads
-                part = torch.from_numpy(interleaved(part.numpy(), heads))
+                halves = part.reshape(heads, 2, -1, *part.shape[1:])  # of a head, which llama.cpp has as neighbours
+                part = halves.transpose(1, 2).reshape(part.shape)
             found = renamed if renamed.startswith("blk.") else names.get_name(renamed, (".weight", ".bias"))
             assert found, f"gguf has no name for {renamed}"
             yield found, part.squeeze()
     rope = (config.rope_parameters or {}).get("full_attention") or config.rope_parameters or {}
     if rope.get("rope_type") == "llama3":
-        yield "rope_freqs.weight", llama3_factors(config.head_dim, rope)
+        plain = rope["rope_theta"] ** -(torch.arange(0, config.head_dim, 2) / config.head_dim)
+        yield "rope_freqs.weight", plain / ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0]
 
 
 RENAMED = {  # ends of transformers' names, and the tensors that hold them
@@ -188,22 +187,6 @@ def _linear(config: Any, name: str, value: Tensor) -> Iterator[tuple[str, Tensor
     yield name, -torch.exp(value) if name.endswith("A_log") else value
 
 
-def llama3_factors(head_dim: int, rope: dict[str, Any]) -> Tensor:
-    """As Llama 3.1's files have them, frequency by frequency."""
-    found = []
-    low, high, length = rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"]
-    for pair in range(0, head_dim, 2):
-        wave = 2 * math.pi * rope["rope_theta"] ** (pair / head_dim)
-        if wave < length / high:
-            found.append(1.0)
-        elif wave > length / low:
-            found.append(rope["factor"])
-        else:
-            share = (length / wave - low) / (high - low)
-            found.append(1 / ((1 - share) / rope["factor"] + share))
-    return torch.tensor(found, dtype=torch.float32)
-
-
 def write_header(writer: "gguf.GGUFWriter", family: str, config: Any) -> None:
     """Sizes, as the converter's base and the family's own part write them."""
     writer.add_context_length(config.max_position_embeddings)
@@ -250,44 +233,38 @@ def write_header(writer: "gguf.GGUFWriter", family: str, config: Any) -> None:
     _own(writer, family, config)
 
 
+OWN = {  # what only some families' parts of the converter write: the writer's methods, and the fields that they get
+    "expert_count": ("num_local_experts", "num_experts", "moe_num_experts", "n_routed_experts"),
+    "expert_used_count": ("num_experts_per_tok", "moe_k"),
+    "expert_feed_forward_length": ("moe_intermediate_size",),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size", "shared_intermediate_size"),
+    "expert_shared_count": ("n_shared_experts", "moe_num_shared_experts"),
+    "expert_group_count": ("n_group",),
+    "expert_group_used_count": ("topk_group",),
+    "leading_dense_block_count": ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"),
+    "interleave_moe_layer_step": ("moe_layer_interval",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "attention_scale": ("attention_multiplier",),
+    "embedding_scale": ("embedding_multiplier",),
+    "residual_scale": ("residual_multiplier",),
+    "logit_scale": ("logits_scaling", "logit_scale"),
+    "clamp_kqv": ("clip_qkv",),
+    "shortconv_l_cache": ("conv_L_cache",),
+    "parallel_residual": ("use_parallel_residual",),
+    "ssm_conv_kernel": ("linear_conv_kernel_dim",),
+    "ssm_state_size": ("linear_key_head_dim",),
+    "ssm_group_count": ("linear_num_key_heads",),
+    "ssm_time_step_rank": ("linear_num_value_heads",),
+}
+
+
 def _own(writer: "gguf.GGUFWriter", family: str, config: Any) -> None:
-    """What only some families' parts of the converter write."""
-    for name, add in {
-        "num_local_experts": writer.add_expert_count,
-        "num_experts": writer.add_expert_count,
-        "num_experts_per_tok": writer.add_expert_used_count,
-        "moe_intermediate_size": writer.add_expert_feed_forward_length,
-        "shared_expert_intermediate_size": writer.add_expert_shared_feed_forward_length,
-        "shared_intermediate_size": writer.add_expert_shared_feed_forward_length,
-        "attn_logit_softcapping": writer.add_attn_logit_softcapping,
-        "final_logit_softcapping": writer.add_final_logit_softcapping,
-        "attention_multiplier": writer.add_attention_scale,
-        "embedding_multiplier": writer.add_embedding_scale,
-        "residual_multiplier": writer.add_residual_scale,
-        "logits_scaling": writer.add_logit_scale,
-        "logit_scale": writer.add_logit_scale,
-        "clip_qkv": writer.add_clamp_kqv,
-        "moe_num_experts": writer.add_expert_count,
-        "n_routed_experts": writer.add_expert_count,
-        "moe_k": writer.add_expert_used_count,
-        "n_shared_experts": writer.add_expert_shared_count,
-        "moe_num_shared_experts": writer.add_expert_shared_count,
-        "n_group": writer.add_expert_group_count,
-        "topk_group": writer.add_expert_group_used_count,
-        "first_k_dense_replace": writer.add_leading_dense_block_count,
-        "num_dense_layers": writer.add_leading_dense_block_count,
-        "moe_layer_start_index": writer.add_leading_dense_block_count,
-        "moe_layer_interval": writer.add_interleave_moe_layer_step,
-        "conv_L_cache": writer.add_shortconv_l_cache,
-        "use_parallel_residual": writer.add_parallel_residual,
-    }.items():
-        if (value := getattr(config, name, None)) is not None:
-            add(value)
+    for said, names in OWN.items():
+        for name in names:
+            if (value := getattr(config, name, None)) is not None:
+                getattr(writer, f"add_{said}")(value)
     if family in ("qwen35", "qwen35moe"):
-        writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
-        writer.add_ssm_state_size(config.linear_key_head_dim)
-        writer.add_ssm_group_count(config.linear_num_key_heads)
-        writer.add_ssm_time_step_rank(config.linear_num_value_heads)
         writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
         writer.add_full_attention_interval(config.layer_types.index("full_attention") + 1)
         writer.add_rope_dimension_sections([*config.rope_parameters["mrope_section"], 0])
@@ -306,7 +283,7 @@ def _own(writer: "gguf.GGUFWriter", family: str, config: Any) -> None:
         writer.add_expert_feed_forward_length(config.intermediate_size)
 
 
-def write_words(writer: "gguf.GGUFWriter", size: int, control: Mapping[int, str], normal: Mapping[int, str]) -> None:
+def write_words(writer: "gguf.GGUFWriter", size: int) -> None:
     """The tokenizer, of as many tokens as the weights have rows."""
     words = tokenizer(TEMPLATE)
     known = {number: word for word, number in words.get_vocab().items()}
@@ -315,9 +292,6 @@ def write_words(writer: "gguf.GGUFWriter", size: int, control: Mapping[int, str]
         gguf.TokenType.CONTROL if token in ROLES else gguf.TokenType.UNUSED if token.startswith("[PAD") else 1
         for token in tokens
     ]
-    for more, kind in ((control, gguf.TokenType.CONTROL), (normal, gguf.TokenType.NORMAL)):
-        for number, token in more.items():
-            tokens[number], kinds[number] = token, kind
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
@@ -326,12 +300,6 @@ def write_words(writer: "gguf.GGUFWriter", size: int, control: Mapping[int, str]
     writer.add_eos_token_id(words.eos_token_id)
     writer.add_add_bos_token(False)
     writer.add_chat_template(TEMPLATE)
-
-
-def interleaved(rows: "np.ndarray[Any, Any]", heads: int) -> "np.ndarray[Any, Any]":
-    """Rows of queries or keys as llama.cpp rotates them: halves of a head next to each other."""
-    parts = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
-    return np.ascontiguousarray(parts.swapaxes(1, 2).reshape(rows.shape))
 
 
 PLAIN = {"rope_type": "default", "rope_theta": 10_000.0}

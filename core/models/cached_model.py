@@ -222,11 +222,7 @@ class CachedModel:
         """Logits of the model over the other model's vocabulary, [T, V] float32 or wider."""
         if logits.dtype.itemsize == 2:  # an output layer of 4 bits gives those
             logits = logits.float()
-        return logits if self._vocab is None else _as_wide(logits, self._vocab)
-
-
-def _as_wide(logits: Tensor, vocab: int) -> Tensor:
-    """Logits [T, V'] as [T, vocab]: vocabularies of the same tokens are padded to different sizes."""
-    if logits.shape[1] >= vocab:
-        return logits[:, :vocab]
-    return nn.functional.pad(logits, (0, vocab - logits.shape[1]), value=float("-inf"))
+        if self._vocab is None:
+            return logits
+        # Vocabularies of the same tokens are padded to different sizes: columns are added, or cut off
+        return nn.functional.pad(logits, (0, self._vocab - logits.shape[1]), value=float("-inf"))

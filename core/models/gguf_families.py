@@ -11,12 +11,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
+from core.errors import UnsupportedModel
+from core.models.gguf_header import StoredTensor
+
+SAFETENSORS = "Take the model's folder with safetensors instead."
 SLIDING, FULL = "sliding_attention", "full_attention"
 FREQUENCIES = "rope_freqs.weight"  # what rotary frequencies are divided by, where positions are scaled as in Llama 3.1
 
@@ -106,18 +111,15 @@ PERMUTED = ("arcee", "granite", "granitemoe", "llama", "olmo", "smollm3")  # by 
 SHIFTED = ("gemma", "gemma2", "gemma3", "nemotron", "qwen35", "qwen35moe")  # norms multiply by 1 + weight
 
 
-class Unknown(Exception):
-    """A file has something that its family is not known to have; the message names it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header's fields, and the shapes of its tensors."""
+    """What the header of a file says."""
 
+    path: Path
     family: str
     said: Mapping[str, Any]
     ends: tuple[int, ...]  # the tokens that end a text
-    shapes: Mapping[str, tuple[int, ...]]
+    tensors: Mapping[str, StoredTensor]
 
     @property
     def kind(self) -> str:
@@ -132,7 +134,11 @@ class Header:
 
     def has(self, tensor: str) -> bool:
         """Whether there is a weight of this name, in some layer."""
-        return any(re.fullmatch(rf"(blk\.\d+\.)?{re.escape(tensor)}", name) for name in self.shapes)
+        return any(re.fullmatch(rf"(blk\.\d+\.)?{re.escape(tensor)}", name) for name in self.tensors)
+
+    def unknown(self, what: str) -> UnsupportedModel:
+        """The error for a file that has something which its family is not known to have."""
+        return UnsupportedModel(f"{self.path.name} has {what}, untested in files of {self.family!r}.", hint=SAFETENSORS)
 
 
 def configuration(header: Header, frequencies: Tensor | None) -> PreTrainedConfig:
@@ -140,7 +146,7 @@ def configuration(header: Header, frequencies: Tensor | None) -> PreTrainedConfi
 
     Raises:
         ValueError, KeyError: it states no model of its family.
-        Unknown: it states something that is not known of its family.
+        UnsupportedModel: it states something that is not known of its family.
     """
     kind = header.kind
     made: Any = CONFIG_MAPPING[kind]
@@ -152,8 +158,8 @@ def configuration(header: Header, frequencies: Tensor | None) -> PreTrainedConfi
     found.setdefault("num_key_value_heads", found["num_attention_heads"])
     found["num_hidden_layers"] -= header.get("nextn_predict_layers", 0)
     found |= {name: any(map(header.has, tensors)) for name, tensors in FLAGS.items() if hasattr(made, name)}
-    found["vocab_size"] = header.shapes["token_embd.weight"][0]
-    found["tie_word_embeddings"] = "output.weight" not in header.shapes
+    found["vocab_size"] = header.tensors["token_embd.weight"].shape[0]
+    found["tie_word_embeddings"] = "output.weight" not in header.tensors
     found["bos_token_id"], found["pad_token_id"] = header.said.get("tokenizer.ggml.bos_token_id"), None
     found["eos_token_id"] = list(header.ends) or None
     head_dim = found.get("head_dim") or found["hidden_size"] // found["num_attention_heads"]
@@ -235,7 +241,7 @@ def _rope(header: Header, head_dim: int, frequencies: Tensor | None, *, in_part:
     if in_part:
         found["partial_rotary_factor"] = turned / head_dim
     elif turned != head_dim:
-        raise Unknown("positions in a part of each head")
+        raise header.unknown("positions in a part of each head")
     kind = header.get("rope.scaling.type", "linear")
     factor = header.get("rope.scaling.factor", header.get("rope.scale_linear", 1.0)) or 1.0  # the latter: of 2023
     if kind in ("none", "linear"):
@@ -244,17 +250,17 @@ def _rope(header: Header, head_dim: int, frequencies: Tensor | None, *, in_part:
     elif kind == "yarn":
         found |= _yarn(header, factor)
     else:
-        raise Unknown(f"positions scaled as {kind!r}")
+        raise header.unknown(f"positions scaled as {kind!r}")
     if frequencies is not None:
         if found["rope_type"] != "default":
-            raise Unknown(f"rotary frequencies of its own, and positions scaled as {kind!r}")
-        found |= _llama3(found["rope_theta"], turned, frequencies)
+            raise header.unknown(f"rotary frequencies of its own, and positions scaled as {kind!r}")
+        found |= _llama3(header, found["rope_theta"], turned, frequencies)
     return found
 
 
 def _yarn(header: Header, factor: float) -> dict[str, Any]:
     if header.get("rope.scaling.yarn_ext_factor", 1) != 1 or header.get("rope.scaling.yarn_log_multiplier"):
-        raise Unknown("positions scaled as a variant of YaRN")
+        raise header.unknown("positions scaled as a variant of YaRN")
     length = header.get("rope.scaling.original_context_length")
     found = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": length}
     attention = header.get("rope.scaling.yarn_attn_factor")
@@ -265,7 +271,7 @@ def _yarn(header: Header, factor: float) -> dict[str, Any]:
     return found | {name: value for name, value in others.items() if value is not None}
 
 
-def _llama3(theta: float, turned: int, frequencies: Tensor) -> dict[str, Any]:
+def _llama3(header: Header, theta: float, turned: int, frequencies: Tensor) -> dict[str, Any]:
     """What Llama 3.1 and later state, of which a file has the result alone: a divisor for each frequency."""
     factor = float(frequencies.max())
     waves = 2 * math.pi * theta ** (torch.arange(0, turned, 2, dtype=torch.float64) / turned)
@@ -276,15 +282,14 @@ def _llama3(theta: float, turned: int, frequencies: Tensor) -> dict[str, Any]:
         ):
             stated = {"rope_type": "llama3", "factor": factor, "original_max_position_embeddings": length}
             return stated | {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    raise Unknown("rotary frequencies of its own")
+    raise header.unknown("rotary frequencies of its own")
 
 
 class Part(NamedTuple):
-    """The tensor that fills a weight, or a view of it, and how its numbers are changed back."""
+    """The tensor that fills a weight, or a view of it, and how it is changed back."""
 
     tensor: str
     view: Callable[[Tensor], Tensor] | None = None
-    number: Callable[[Tensor], Tensor] | None = None
     whole: Callable[[Tensor], Tensor] | None = None  # of the tensor in the view's shape, where no view puts it right
 
 
@@ -325,7 +330,7 @@ def _named(name: str, view: Callable[[Tensor], Tensor] | None = None) -> Filled:
 
 
 def _shifted(_found: re.Match[str], _config: Any, usual: str) -> list[Part]:
-    return [Part(usual, number=lambda weight: weight - 1)]
+    return [Part(usual, whole=lambda weight: weight.float() - 1)]
 
 
 def _three(_found: re.Match[str], config: Any, usual: str) -> list[Part]:
@@ -347,8 +352,8 @@ def _values(found: re.Match[str], config: Any, usual: str) -> list[Part]:
         return torch.cat((kept, parts.reshape(reordered.shape)))
 
     tensor = {"A_log": f"blk.{found[1]}.ssm_a", "dt_bias": f"blk.{found[1]}.ssm_dt.bias"}.get(leaf, usual)
-    number = (lambda stored: torch.log(-stored)) if leaf == "A_log" else None
-    return [Part(tensor, None, number, (lambda rows: grouped(rows.t()).t()) if leaf == "out_proj.weight" else grouped)]
+    others = {"A_log": lambda rows: grouped(torch.log(-rows)), "out_proj.weight": lambda rows: grouped(rows.t()).t()}
+    return [Part(tensor, whole=others.get(leaf, grouped))]
 
 
 LAYER = r"model\.layers\.(\d+)\."
@@ -379,18 +384,18 @@ def parts_of(name: str, config: Any, header: Header, usual: str | None) -> list[
     """The tensors that fill one of transformers' weights; `usual`: by gguf's table, None: it has none.
 
     Raises:
-        Unknown: the family's files are not known to hold it.
+        UnsupportedModel: the family's files are not known to hold it.
     """
     for pattern, filled, families in RULES:
         if (not families or header.family in families) and (found := re.fullmatch(pattern, name)):
             return filled(found, config, usual or "")
     if usual is None:
-        raise Unknown(f"the weight {name}")
+        raise header.unknown(f"the weight {name}")
     return [Part(usual)]
 
 
 def unused(header: Header, config: PreTrainedConfig) -> set[str]:
     """The tensors that fill no weight: layers that guess further tokens, and rotary frequencies."""
-    layers = {name: int(name.split(".")[1]) for name in header.shapes if name.startswith("blk.")}
+    layers = {name: int(name.split(".")[1]) for name in header.tensors if name.startswith("blk.")}
     guessing = header.get("nextn_predict_layers", 0)
     return {FREQUENCIES} | {name for name, layer in layers.items() if guessing and layer >= config.num_hidden_layers}

@@ -8,7 +8,6 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,17 +19,8 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrain
 from transformers.initialization import no_init_weights
 
 from core.errors import DamagedAssets, IncompleteModel, UnsupportedModel
-from core.models.gguf_families import (
-    FREQUENCIES,
-    KINDS,
-    Header,
-    Part,
-    Unknown,
-    configuration,
-    parts_of,
-    unused,
-)
-from core.models.gguf_header import AGAIN, TableRow, read_header, readable
+from core.models.gguf_families import FREQUENCIES, KINDS, SAFETENSORS, Header, Part, configuration, parts_of, unused
+from core.models.gguf_header import AGAIN, PLAIN, StoredTensor, read_header, readable
 from core.models.gguf_words import ends_of_text, load_words
 from core.models.loading import load_meter
 from core.ops.stored_blocks import LAYOUTS, StoredBlocks, cell_bytes
@@ -38,34 +28,13 @@ from core.ops.stored_blocks import LAYOUTS, StoredBlocks, cell_bytes
 EYES = "the part of a model that sees pictures (mmproj)"
 OTHERS = {"mmproj": EYES, "adapter": "an adapter, not a whole model", "imatrix": "a table for quantising"}
 OTHERS |= {"clip": EYES, "whisper": "a model that hears speech"}
-SAFETENSORS = "Take the model's folder with safetensors instead."
 WORDS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
-PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that hold numbers, not blocks
 AT_ONCE = 1 << 17  # numbers that are unpacked at once: more than the processor's caches hold take twice as long
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """Where a tensor lies in a file."""
-
-    shape: tuple[int, ...]  # the last one varies fastest
-    kind: str  # its GGML type
-    start: int
-    num_bytes: int
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The narrowest type that holds its numbers exactly."""
-        return PLAIN.get(self.kind, torch.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class GgufFile:
-    """What a file's header says."""
-
-    path: Path
-    header: Header
-    tensors: Mapping[str, StoredTensor]
+class GgufFile(Header):
+    """A file, of which the header was read."""
 
     @classmethod
     def read(cls, path: Path) -> "GgufFile":
@@ -104,18 +73,8 @@ class GgufFile:
             DamagedAssets: it states no model.
         """
         divisors = self.tensors.get(FREQUENCIES)
-        with self._known(), readable(self.path):
-            return configuration(self.header, None if divisors is None else torch.cat(list(self.numbers(divisors))))
-
-    @contextmanager
-    def _known(self) -> Iterator[None]:
-        """Refuse a file of which a part would be left out."""
-        try:
-            yield
-        except Unknown as error:
-            raise UnsupportedModel(
-                f"{self.path.name} has {error}, untested in files of {self.header.family!r}.", hint=SAFETENSORS
-            ) from error
+        with readable(self.path):
+            return configuration(self, None if divisors is None else torch.cat(list(self.numbers(divisors))))
 
     def parts(self, model: nn.Module, config: PreTrainedConfig) -> dict[str, list[Part]]:
         """The tensors that fill each of the weights of a model of transformers, tied ones once.
@@ -123,14 +82,13 @@ class GgufFile:
         Raises:
             UnsupportedModel: one is not known of the family, or a tensor would be left over.
         """
-        held, usual = set(model.state_dict()), _names(self.header.family, config.num_hidden_layers)
+        held, usual = set(model.state_dict()), _names(self.family, config.num_hidden_layers)
         names = [name for name, _ in model.named_parameters()]
         names += [name for name, _ in model.named_buffers() if name in held]
-        with self._known():
-            found = {name: parts_of(name, config, self.header, usual(name)) for name in names}
-            used = {part.tensor for parts in found.values() for part in parts}
-            if left := set(self.tensors) - used - unused(self.header, config):
-                raise Unknown(f"the tensor {min(left)}")
+        found = {name: parts_of(name, config, self, usual(name)) for name in names}
+        used = {part.tensor for parts in found.values() for part in parts}
+        if left := set(self.tensors) - used - unused(self, config):
+            raise self.unknown(f"the tensor {min(left)}")
         return found
 
     def blocks(self, weight: Tensor, parts: Sequence[Part]) -> StoredBlocks | None:
@@ -140,7 +98,7 @@ class GgufFile:
         """
         tensors = [tensor for part in parts if (tensor := self.tensors.get(part.tensor)) is not None]
         kinds = {tensor.kind for tensor in tensors}
-        changed = any(part.number is not None or part.whole is not None for part in parts)
+        changed = any(part.whole is not None for part in parts)
         if weight.ndim != 2 or len(tensors) < len(parts) or changed or len(kinds) != 1 or not kinds <= set(LAYOUTS):
             return None
         rows, (kind,) = torch.arange(len(weight))[:, None], kinds
@@ -195,11 +153,10 @@ def _packed_bytes(tensor: StoredTensor) -> int:
 
 @functools.lru_cache(maxsize=32)
 def _read(path: Path, size: int, _changed: int) -> GgufFile:
-    said, table, end = read_header(path)
+    said, tensors = read_header(path)
     family = str(said["general.architecture"])
     refuse_others(path.name, said, family)
     with readable(path):
-        tensors = _tensors(path.name, table, end, said.get("general.alignment", 32))
         end = max((one.start + one.num_bytes for one in tensors.values()), default=size + 1)
         if end > size:
             raise IncompleteModel(
@@ -210,24 +167,7 @@ def _read(path: Path, size: int, _changed: int) -> GgufFile:
         if rows != known:
             raise DamagedAssets(f"{path.name} has {known:,} tokens, and weights for {rows:,}.", hint=AGAIN)
         sizes = {name: value for name, value in said.items() if not name.startswith(WORDS)}
-        shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        return GgufFile(path, Header(family, sizes, ends_of_text(said), shapes), tensors)
-
-
-def _tensors(file: str, table: Sequence[TableRow], end: int, alignment: int) -> dict[str, StoredTensor]:
-    """Where each tensor lies in a file whose header ends at a byte."""
-    found = {}
-    for name, shape, number, offset in table:
-        if (kind := _kind(number)) is None:
-            raise UnsupportedModel(
-                f"{file} has weights of a type that cannot be unpacked here (number {number}).",
-                hint="Take a file with others, such as Q8_0 or Q4_K_M.",
-            )
-        if shape[-1] % kind[1]:
-            raise ValueError(f"{name} has part of a block")
-        start = -(-end // alignment) * alignment + offset
-        found[name] = StoredTensor(shape, kind[0], start, math.prod(shape) // kind[1] * kind[2])
-    return found
+        return GgufFile(path, family, sizes, ends_of_text(said), tensors)
 
 
 def load_gguf_words(path: Path) -> PreTrainedTokenizerBase:
@@ -245,20 +185,6 @@ def _names(family: str, layers: int) -> Callable[[str], str | None]:
     numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(numbers[family], layers)
     return lambda name: names.get_name(name, (".weight", ".bias"))
-
-
-@functools.cache
-def _kind(number: int) -> tuple[str, int, int] | None:
-    """The name of a type of weights, how many make a block, and its bytes; None: it cannot be unpacked."""
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-    from gguf.quants import dequantize
-
-    try:
-        kind = GGMLQuantizationType(number)
-        dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
-    except (ValueError, NotImplementedError):
-        return None
-    return kind.name, *GGML_QUANT_SIZES[kind]
 
 
 def refuse_others(name: str, said: Mapping[str, Any], family: str) -> None:
@@ -347,6 +273,6 @@ def _fill(view: Tensor, numbers: Iterator[Tensor], part: Part) -> Iterator[int]:
     at = 0
     for some in numbers:
         rows = some.reshape(-1, *view.shape[1:])
-        view[at : at + len(rows)] = rows if part.number is None else part.number(rows.float())
+        view[at : at + len(rows)] = rows
         at += len(rows)
         yield rows.numel()

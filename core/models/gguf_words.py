@@ -12,8 +12,8 @@ from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from core.errors import UnsupportedModel
+from core.models.gguf_families import SAFETENSORS
 
-SAFETENSORS = "Take the model's folder with safetensors instead."
 CONTROL, USER_DEFINED = 3, 4  # types of tokens that are matched whole; the first are no text
 ENDS_OF_TEXT = frozenset(
     b"</s> <eos> <|endoftext|> <|end_of_text|> <|im_end|> <|eot_id|> <|eom_id|> <|end|> <end_of_turn> <turn|> "

@@ -30,7 +30,7 @@ from transformers.masking_utils import (
 from core.caches.base import RunningPass
 from core.caches.running_state import RunningState, running_state
 from core.errors import UnsupportedModel
-from core.models.recurrent import StatefulCache, StatefulLayers, watch
+from core.models.recurrent import StatefulLayers, watch
 from core.ops.reach import Asked, Reach
 
 ATTENTION_NAME = "triforce"
@@ -76,12 +76,12 @@ class PassHandle:
         return self.cache.length + num_new, 0
 
 
-class HybridHandle(PassHandle, StatefulCache):
+class HybridHandle(PassHandle, StatefulLayers):
     """As `PassHandle`, of a model with recurrent layers: the cache's layers are those that attend."""
 
     def __init__(self, cache: RunningPass, state: RunningState, num_new: int) -> None:
         PassHandle.__init__(self, cache)
-        StatefulCache.__init__(self, StatefulLayers(cache, state, num_new))
+        StatefulLayers.__init__(self, cache, state, num_new)
         self._slots = state.slots
 
     def update(self, k: Tensor, v: Tensor, layer: int, *_: object, **__: object) -> tuple[Staged, Staged]:
@@ -240,7 +240,7 @@ def forward(model: nn.Module, tokens: Tensor, positions: Tensor, cache: RunningP
         **{cache_argument(model): handle},
     )
     if isinstance(handle, HybridHandle):
-        handle.layers.leave()
+        handle.leave()
     logits = output.logits[0]
     assert isinstance(logits, Tensor)
     return logits

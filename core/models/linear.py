@@ -107,22 +107,13 @@ class PackedLinear(nn.Module):
         return self.kernel.product(x, self.sizes, brain=brain)
 
 
-def _round(linear: nn.Linear, bits: int) -> None:
-    """Let a layer's weight stand for one of at most so many bits, where blocks of 32 divide it."""
-    stored = stored_blocks(linear.weight)
-    if _has_more(linear.in_features, stored.kind if stored else None, bits):
-        weight = stored.widened() if stored else linear.weight.detach()
-        cast(Any, linear.weight).stored_blocks = rounded(weight, ROUNDED[bits])
-
-
-def _has_more(inputs: int, kind: str | None, bits: int) -> bool:
-    """Whether a weight can be rounded to so many bits, and has more; `kind`: of its blocks."""
-    return inputs % 32 == 0 and (kind is None or LAYOUTS[kind].bits > LAYOUTS[ROUNDED[bits]].bits)
-
-
 def in_bits(part: PackedLinear, bits: int) -> PackedLinear:
-    """A layer with the same bias and weights rounded to 8 or 4 bits; itself, where they have no more."""
-    if not _has_more(part.in_features, part.stored.kind if part.stored else None, bits):
+    """A layer with the same bias and weights rounded to 8 or 4 bits; itself, where they have no more.
+
+    And where blocks of 32 do not divide its rows.
+    """
+    has_no_more = part.stored and LAYOUTS[part.stored.kind].bits <= LAYOUTS[ROUNDED[bits]].bits
+    if has_no_more or part.in_features % 32:
         return part
     linear = nn.Linear(part.in_features, part.out_features, bias=False, device="meta")
     linear.bias = part.bias
@@ -248,9 +239,8 @@ def pack(together: Sequence[Place], kernel: SmallRows, bits: int | None = None) 
     for parent, name in together:
         part = getattr(parent, name)
         if type(part) is nn.Linear and part.weight.dtype in KINDS:
-            if bits:
-                _round(part, bits)
             head = PackedLinear(part, kernel)
+            head = in_bits(head, bits) if bits else head
             setattr(parent, name, head)
     for parent, name in together:
         if _looks_up(getattr(parent, name)):

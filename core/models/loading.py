@@ -37,12 +37,8 @@ class LoadMeter:
 
     def __init__(self, tell: Tell = lambda _: None, cancel: threading.Event | None = None) -> None:
         self._tell, self.cancel = tell, cancel or threading.Event()
-        self._total, self._done, self._began = 0, 0.0, time.perf_counter()
-
-    @property
-    def done(self) -> float:
-        """Bytes that are in place."""
-        return self._done
+        self.done = 0.0  # bytes that are in place
+        self._total, self._began = 0, time.perf_counter()
 
     def expect(self, num_bytes: int) -> None:
         """So many bytes come in addition."""
@@ -57,8 +53,8 @@ class LoadMeter:
         """
         if self.cancel.is_set():
             raise LoadingStopped
-        self._done += num_bytes
-        done, seconds = min(self._total, round(self._done)), time.perf_counter() - self._began
+        self.done += num_bytes
+        done, seconds = min(self._total, round(self.done)), time.perf_counter() - self._began
         left = seconds * (self._total - done) / done if done and seconds > LEAST_SECONDS else None
         self._tell(LoadProgress(done, self._total, left))
 

@@ -5,7 +5,7 @@ as it is. Before a pass that follows a rejection, the layer is given the accepte
 own code makes the state from which the pass goes on, and nothing else of the model is computed twice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -22,7 +22,10 @@ _whole_chunks: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # as mod
 
 
 class StatefulLayers:
-    """The recurrent layers of a model during one pass; transformers reads and writes their states here."""
+    """The recurrent layers of a model during one pass: what they ask of transformers' cache.
+
+    transformers reads and writes their states here: 5.17 those of `layers`, later versions through the methods.
+    """
 
     def __init__(self, cache: RunningPass, state: RunningState, num_new: int) -> None:
         assert state.length == cache.length, f"states of {state.length} tokens in a cache of {cache.length}"
@@ -65,47 +68,38 @@ class StatefulLayers:
         if self._num_new <= MOST_INPUTS:
             self._inputs[layer] = inputs
 
-    def latest(self) -> LinearAttentionLayer:
-        """The layer that computes now."""
-        return self[self._layer]
-
     def leave(self) -> None:
         """The pass is over: hand its states to the cache, which counts them if it is committed."""
         after = {layer: _state_of(running) for layer, running in self._running.items()}
         self._state.passed(self._begun, self._inputs, after)
 
-
-class StatefulCache:
-    """What recurrent layers ask of transformers' cache: 5.17 reads `layers`, later versions call the methods."""
-
-    def __init__(self, layers: StatefulLayers) -> None:
-        self.layers = layers
+    @property
+    def layers(self) -> "StatefulLayers":
+        """The layers' caches, by number."""
+        return self
 
     def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
         """Whether a layer (None: the one that computes) has seen tokens."""
-        known = (self.layers.latest() if layer_idx is None else self.layers[layer_idx]).has_previous_state
+        known = self[self._layer if layer_idx is None else layer_idx].has_previous_state
         return all(known.values()) if state_idx is None else bool(known[state_idx])
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
         """The newest inputs of a convolution, which decoding one token replaces in place."""
-        return self._held(layer_idx, state_idx, self.layers[layer_idx].conv_states)
+        return self[layer_idx].conv_states[state_idx]
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
         """The recurrent state, likewise."""
-        return self._held(layer_idx, state_idx, self.layers[layer_idx].recurrent_states)
-
-    def _held(self, layer: int, index: int, states: Mapping[int, Tensor | None]) -> Tensor | None:
-        return states[index] if self.layers[layer].has_previous_state[index] else None
+        return self[layer_idx].recurrent_states[state_idx]
 
     def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **more: Any) -> Tensor:
         """The inputs of a convolution with those before them."""
-        return self.layers[layer_idx].update_conv_state(conv_states, state_idx, **more)
+        return self[layer_idx].update_conv_state(conv_states, state_idx, **more)
 
     def update_recurrent_state(
         self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **more: Any
     ) -> Tensor:
         """Replace the recurrent state."""
-        return self.layers[layer_idx].update_recurrent_state(recurrent_states, state_idx, **more)
+        return self[layer_idx].update_recurrent_state(recurrent_states, state_idx, **more)
 
     def is_recording_past(self, layer_idx: int) -> bool:
         """Whether transformers is to keep earlier states: never, they are kept here."""
@@ -168,10 +162,10 @@ def is_recurrent(part: nn.Module) -> bool:
 
 
 def _entered(module: nn.Module, args: Sequence[object], kwargs: dict[str, Any]) -> None:
-    passing = next((value for value in kwargs.values() if isinstance(value, StatefulCache)), None)
+    passing = next((value for value in kwargs.values() if isinstance(value, StatefulLayers)), None)
     if passing is None:  # transformers' own cache, or none
         return
     inputs = args[0] if args else kwargs["hidden_states"]
     assert isinstance(inputs, Tensor) and len(args) <= 1, f"{type(module).__name__} has other arguments"
     others = {name: value for name, value in kwargs.items() if name != "hidden_states"}
-    passing.layers.enter(module, inputs, others)
+    passing.enter(module, inputs, others)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from core.errors import CoreError, NotEnoughMemory, NotPossibleHere, UnsupportedModel
+from core.errors import NotEnoughMemory, NotPossibleHere, UnsupportedModel
 from core.models.linear import FewRowsNorm, FewRowsSiLU, PackedLinear, in_bits
 from core.models.quantised import QuantisedLinear
 
@@ -43,8 +43,6 @@ CAPABILITY = (8, 0)  # bfloat16 tensor cores, which the CUDA kernel needs
 ROUNDED_AT_ONCE = 1 << 24  # weights: 64 MB in float32
 WIDENING_BYTES = 4  # of a weight that a GPU widens: bfloat16, and its level in four steps
 LEAVE_OUT = "Leave out --self-draft-bits."
-
-PlainLinear = nn.Linear | QuantisedLinear
 
 
 class Rounded(NamedTuple):
@@ -209,24 +207,19 @@ def self_draft_of(module: nn.Module, device: torch.device) -> nn.Module:
         for part in module.modules():
             if isinstance(part, PackedLinear):
                 own[id(part)] = in_bits(part, BITS)
-            elif isinstance(part, PlainLinear):
-                own[id(part)] = SelfDraftLinear(_weight_of(part), part.bias, device)
+            elif isinstance(part, nn.Linear | QuantisedLinear):
+                weight = part.weight if isinstance(part, nn.Linear) else part.weight_as(torch.float32)
+                own[id(part)] = SelfDraftLinear(weight, part.bias, device)
             elif isinstance(part, FewRowsNorm | FewRowsSiLU):
                 own[id(part)] = part
     except torch.OutOfMemoryError as error:
         raise NotEnoughMemory("The self-draft weights do not fit beside the model's own.", hint=LEAVE_OUT) from error
     except RuntimeError as error:  # torch's error for a kernel that was not built, or not for this device
-        raise _no_kernel(error, device) from error
+        first = str(error).splitlines()[0]
+        raise UnsupportedModel(
+            f"This torch has no 4-bit kernel for the {device.type} device: {first}.", hint=LEAVE_OUT
+        ) from error
     return copy.deepcopy(module, own)  # uses the parts in `own` instead of copying them
-
-
-def _weight_of(part: PlainLinear) -> Tensor:
-    return part.weight_as(torch.float32) if isinstance(part, QuantisedLinear) else part.weight
-
-
-def _no_kernel(error: RuntimeError, device: torch.device) -> CoreError:
-    first = str(error).splitlines()[0]
-    return UnsupportedModel(f"This torch has no 4-bit kernel for the {device.type} device: {first}.", hint=LEAVE_OUT)
 
 
 def self_draft_bytes(twin: nn.Module, model: nn.Module) -> int:

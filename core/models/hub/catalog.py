@@ -19,8 +19,6 @@ ROOT = Path(__file__).resolve().parents[3]
 CATALOG_FILE = Path(__file__).with_name("catalog.json")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 BUNDLED = "harbour"
-# Types of GGUF weights that are computed with as they are stored; others are widened to 32 bits
-KEPT = frozenset(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"))
 SHARED = ("license", "chat_format", "template_options", "speculation", "parameters", "config", "checked")
 
 
@@ -41,13 +39,9 @@ class KnownFile:
     file: str  # its name, without folders
     size_bytes: int
     sha256: str
-    kinds: tuple[str, ...]  # the types of its matrices
+    kinds: tuple[str, ...]  # the types of its matrices, all of them computed with as they are stored
     commit: str | None = None
     package: str | None = None  # with its version, as pip takes it
-
-    def held_bytes(self, parameters: int) -> int:
-        """What a processor keeps of so many weights: about the file, or 32 bits each where a type is not kept."""
-        return self.size_bytes if KEPT.issuperset(self.kinds) else 4 * parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +84,8 @@ class Known(Described):
 
     @property
     def packed_bytes(self) -> int:
-        """Of the weights that a processor keeps as they are in a GGUF file; 0: not known."""
-        return self.gguf.held_bytes(self.parameters) if self.gguf and self.parameters else 0
+        """Of the weights that a processor keeps as they are in a GGUF file: about the file; 0: not known."""
+        return self.gguf.size_bytes if self.gguf else 0
 
     @property
     def needs_hub(self) -> bool:

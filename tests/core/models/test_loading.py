@@ -123,9 +123,7 @@ def test_a_file_with_some_wide_matrices_loses_no_bit(tmp_path: Path, backend: Ba
     assert torch.equal(ours, theirs) and not torch.equal(theirs, theirs.bfloat16().float())
 
 
-@pytest.mark.parametrize(
-    ("family", "kind"), [("llama", "Q4_0"), ("qwen2", "Q4_1"), ("llama", "Q5_0"), ("qwen2", "Q5_1"), ("qwen2", "Q8_0")]
-)
+@pytest.mark.parametrize(("family", "kind"), [("llama", "Q4_0"), ("qwen2", "Q5_1"), ("qwen2", "Q8_0")])
 def test_a_files_blocks_are_multiplied_as_they_are(
     tmp_path: Path, backend: Backend, kind: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,31 +177,22 @@ def test_an_output_layer_of_16_bits_gives_logits_as_wide_as_its_sums(dtype: torc
     assert torch.equal(wide.float()(hidden.float()), plain.float()(hidden.float())), "wider ones stay as they were"
 
 
-def test_a_soft_cap_and_tied_weights_follow_from_wide_logits() -> None:
-    config = Gemma2Config(**SIZES, final_logit_softcapping=2.0, tie_word_embeddings=True, initializer_range=0.4)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    tokens = torch.tensor([[5, 9, 33, 2]])
-    hidden = model.model(tokens).last_hidden_state.double()
-    expected = 2 * torch.tanh(hidden @ model.lm_head.weight.double().T / 2)
-    use_fewer_launches(model)
-    assert model.lm_head.weight is model.model.embed_tokens.weight, "they stay one"
-    found = model(tokens).logits
-    assert found.dtype == torch.float32 and torch.allclose(found.double(), expected, atol=1e-5)
-
-
 @pytest.mark.parametrize(("family", "fused"), [(LlamaConfig, 5), (Qwen3Config, 9), (Gemma2Config, 0)])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_norms_take_one_launch_where_they_compute_the_same(
     family: type[PreTrainedConfig], fused: int, dtype: torch.dtype
 ) -> None:
     """Gemma's multiply by 1 + weight. Two layers have two norms each, Qwen3's two more, and one is the last."""
-    model = AutoModelForCausalLM.from_config(family(**SIZES, initializer_range=0.4), dtype=dtype).eval()
+    config = family(**SIZES, initializer_range=0.4)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     for norm in (part for part in model.modules() if type(part).__name__.endswith("RMSNorm")):
         norm.weight.data.normal_(generator=torch.Generator().manual_seed(1))
     hidden = torch.randn(1, 3, SIZES["hidden_size"], generator=torch.Generator().manual_seed(2)).to(dtype)
     before = {name: part(hidden) for name, part in model.named_modules() if name.endswith("layernorm")}
     use_fewer_launches(model)
     assert sum(isinstance(part, FusedNorm) for part in model.modules()) == fused and before
+    assert type(model.lm_head) is OutputLinear
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) == config.tie_word_embeddings, "they stay one"
     for name, expected in before.items():
         wide = model.get_submodule(name).float()(hidden.float())
         found = model.get_submodule(name).to(dtype)(hidden)
@@ -221,8 +210,8 @@ def brain(kernel: SmallRows) -> SmallRows:
     return kernel
 
 
-@pytest.mark.parametrize("inputs", [2, 96, 258, 770])
-@pytest.mark.parametrize("outs", [1, 64, 131])
+@pytest.mark.parametrize("inputs", [2, 258])
+@pytest.mark.parametrize("outs", [1, 131])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_products_are_those_of_rounded_rows_whatever_is_beside_them(
     brain: SmallRows, inputs: int, outs: int, dtype: torch.dtype

@@ -19,7 +19,7 @@ from core.models.cached_model import CachedModel
 from core.models.loader import LoadedModel
 from core.models.short_pass import short_pass_of
 from core.models.weights import prepared
-from core.ops.backend import STOCK, Backend
+from core.ops.backend import Backend
 from core.ops.native import MOST_TOKENS, SmallRows
 from tests.core.models.tiny_families import tiny_family
 from tests.core.toys import CPU, VOCAB, loaded, random_prompt, tiny_config
@@ -36,10 +36,9 @@ def compiled(backend: Backend, config: Any, change: Callable[[nn.Module], Any] =
     return prepared(tiny.module, tiny.dims, torch.float32, CPU, backend)
 
 
-def logits(model: LoadedModel, tokens: list[int], sizes: list[int], backend: Backend = STOCK) -> Tensor:
+def logits(model: LoadedModel, tokens: list[int], sizes: list[int]) -> Tensor:
     """Of every token, in passes of these sizes."""
-    cache = FullCache(model.shape, 2048, 8, backend=backend)
-    judge, found, at = CachedModel("full", model.module, cache, CPU), [], 0
+    judge, found, at = CachedModel("full", model.module, FullCache(model.shape, 2048, 8), CPU), [], 0
     for size in sizes:
         found.append(judge.feed(Context(tokens), range(at, at + size), size))
         at += size
@@ -47,9 +46,8 @@ def logits(model: LoadedModel, tokens: list[int], sizes: list[int], backend: Bac
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2)])
-def test_short_passes_give_the_logits_of_the_modules(backend: Backend, family: str, heads: int, kv_heads: int) -> None:
-    config, tokens = tiny_config(family, layers=3, heads=heads, kv_heads=kv_heads), random_prompt(60)
+def test_short_passes_give_the_logits_of_the_modules(backend: Backend, family: str) -> None:
+    config, tokens = tiny_config(family, layers=3, heads=6, kv_heads=2), random_prompt(60)
 
     def biases_too(model: nn.Module) -> None:
         torch.manual_seed(0)
@@ -63,14 +61,6 @@ def test_short_passes_give_the_logits_of_the_modules(backend: Backend, family: s
     assert short_pass_of(slow.module) is None, "the slow twin goes through its modules"
     sizes = [1, 6, 13, MOST_TOKENS, 8]
     assert torch.allclose(logits(fast, tokens, sizes), logits(slow, tokens, [60]), atol=1e-3)
-
-
-def test_rows_of_a_short_pass_do_not_depend_on_one_another(backend: Backend) -> None:
-    model, tokens = compiled(backend, tiny_config("qwen3", heads=6, kv_heads=2)), random_prompt(40)
-    alone = logits(model, tokens, [1] * 40, backend)
-    for sizes in ([13, 13, 14], [2, 5, 32, 1], [32, 8]):
-        assert torch.equal(logits(model, tokens, sizes, backend), alone)
-    assert not torch.equal(logits(model, tokens, [32, 8]), alone), "torch's attention sums in another order"
 
 
 def test_other_models_go_through_their_modules(backend: Backend) -> None:
@@ -136,13 +126,13 @@ def left(cache: Any, counts: bool) -> list[Tensor]:
 
 
 SHAPES = (("llama", 2, 2), ("qwen3", 3, 2), ("qwen2", 1, 3))  # family, heads of keys, threads
-# Two caches have each shape and each type once, the full one each type with votes and without
+# Two caches have each shape and each type once, the full one each type with votes, and one without
 CASES = [
     (made, *SHAPES[s], TYPES[t], False)
     for (m, made), s, t in product(enumerate((streamed, retrieved)), range(3), range(4))
     if (s + m) % 3 == t or (s, t) == (1, 3)
 ]
-CASES += [(whole, "llama", 2, 2, kept_as, counts) for kept_as in TYPES for counts in (False, True)]
+CASES += [(whole, "llama", 2, 2, TYPES[1], False), *((whole, "llama", 2, 2, kept_as, True) for kept_as in TYPES)]
 
 
 @pytest.mark.parametrize(("made", "family", "kv_heads", "threads", "kept_as", "counts"), CASES)

@@ -73,9 +73,6 @@ def serving(hub: ToyHub) -> Iterator[ToyHub]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
         def do_GET(self) -> None:
             hub.tokens.append(self.headers.get("Authorization"))
             if hub.garbage:
@@ -111,9 +108,7 @@ def serving(hub: ToyHub) -> Iterator[ToyHub]:
                 content = content[:-1] + bytes([content[-1] ^ 1])
             start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and not hub.no_ranges else 0
             hub.asked.append((name, wanted, 206 if start else 200))
-            headers = {"X-Repo-Commit": hub.commit, "ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
-            if start:
-                headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if start else {}
             cut = hub.cut_after.pop(0) if hub.cut_after and len(content) >= LFS_FROM else None
             self.answer(206 if start else 200, content[start:], headers, cut)
 
@@ -125,8 +120,7 @@ def serving(hub: ToyHub) -> Iterator[ToyHub]:
             for key, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(key, value)
             self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body if cut is None else body[:cut])
+            self.wfile.write(body if cut is None else body[:cut])
             if cut is not None:
                 self.close_connection = True
 
