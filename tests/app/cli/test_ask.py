@@ -37,7 +37,7 @@ PDF = ROOT / "assets" / "books" / "harbour-8k.pdf"
 
 
 def checkpoint(family: str, folder: Path) -> nn.Module:
-    """Save a tiny random model (windows, sinks, experts, recurrent layers); transformers' own model of it."""
+    """Save a tiny random model; transformers' own model of it."""
     tokenizer = AutoTokenizer.from_pretrained(catalog.find(catalog.BUNDLED).target)
     ends = tokenizer.eos_token_id
     stock, _ = twin_models(tiny_family(family, vocab_size=len(tokenizer), eos_token_id=ends), ATTENTION_NAME)
@@ -47,11 +47,7 @@ def checkpoint(family: str, folder: Path) -> nn.Module:
     return stock
 
 
-@pytest.mark.parametrize(
-    "family",
-    ["bundled", "gemma3_text", "gpt_oss", "qwen3_next"]
-    + [pytest.param(family, marks=pytest.mark.slow) for family in ("phi3", "qwen3_moe", "falcon_h1")],
-)
+@pytest.mark.parametrize("family", ["bundled", "qwen3_next"])
 def test_ask_and_race_write_what_transformers_writes(family: str, tmp_path: Path, book: Path, run: Run) -> None:
     if family == "bundled":
         place, drafts = catalog.find(catalog.BUNDLED).target, ("--context", 2048)
@@ -74,10 +70,8 @@ def test_ask_and_race_write_what_transformers_writes(family: str, tmp_path: Path
 # -------------------- many questions
 
 
-@pytest.mark.parametrize("sampling", [(), ("--temperature", 0.8, "--method", "autoregressive")])
-def test_many_questions_are_answered_with_one_reading_as_each_is_alone(
-    sampling: tuple[object, ...], book: Path, tmp_path: Path, run: Run
-) -> None:
+def test_many_questions_are_answered_with_one_reading_as_each_is_alone(book: Path, tmp_path: Path, run: Run) -> None:
+    sampling = ("--temperature", 0.8, "--method", "autoregressive")
     asked = ["Who kept the light?", "Where?", "What did Captain Reed say to the old keeper of the light, and when?"]
     questions, options = tmp_path / "q.json", ("--max-new-tokens", 12, *sampling, "--json")
     other = {"question": "Not of this book?", "book": "other.pdf"}
@@ -97,10 +91,8 @@ def test_many_questions_are_answered_with_one_reading_as_each_is_alone(
     ("written", "problem"),
     [
         (None, "cannot be read"),
-        *((text, "is no JSON list") for text in ("{", '{"question": "Who?"}', "5", '[{"answer": "Martha"}]', "[5]")),
-        ("[" * 100_000, "is no JSON list"),
+        *((text, "is no JSON list") for text in ("{", '{"question": "Who?"}', '[{"answer": "Martha"}]', "[" * 100_000)),
         ('[{"question": "Who?", "book": "other.pdf"}]', "has no question about these files"),
-        ("[]", "has no question about these files"),
     ],
 )
 def test_a_file_without_questions_is_refused(written: str | None, problem: str, tmp_path: Path, run: Run) -> None:

@@ -18,7 +18,7 @@ from app.server.openai.errors import RequestError
 from app.server.request_guard import Hosts
 from core.errors import InvalidSetting
 from tests.app.fakes import FOREIGN, HOLD, SECONDS, free_port, wait_for
-from tests.app.server.asgi import ask, asked, client, raw
+from tests.app.server.asgi import ask, asked, client
 from tests.app.server.openai.servers import ServedEngine, served
 
 Answer = tuple[int, dict[str, Any]]
@@ -143,11 +143,6 @@ def test_an_error_of_the_engine_is_an_error_in_json(engine: ServedEngine, begin:
 
 
 # -------------------- bodies
-
-
-def test_more_bytes_than_any_prompt_has_are_refused_before_they_are_sent(url: str) -> None:
-    with raw(url, "POST /v1/chat/completions", Content_Length="67108864") as line:
-        assert b" 413 " in line.recv(1000)
 
 
 @pytest.fixture
