@@ -3,8 +3,7 @@
 import argparse
 import os
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,7 @@ from app.server import bodies
 from app.ui.assets import ASSETS
 from core.errors import CoreError
 from tests.app.conftest import Served
-from tests.app.fakes import GRADIO_WARNINGS, wait_for
+from tests.app.fakes import GRADIO_WARNINGS
 from tests.app.remote import fake_server
 from tests.app.server.asgi import client, raw
 from tests.app.ui.pages import act_id
@@ -156,24 +155,6 @@ def test_unfinished_bodies_are_few_and_end(serve: ServeOn, worker: EngineWorker)
     with client() as browser:
         assert post_file(browser, address, b"words").status_code == 200, "places are given back"
         assert browser.post(f"{address}page/act", json={}).status_code == 400
-
-
-def test_an_upload_that_breaks_off_leaves_nothing(
-    serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace
-) -> None:
-    address, seen = serve(worker), threading.Event()
-
-    def half() -> Iterator[bytes]:
-        yield PART + b"x" * 200_000
-        wait_for(lambda: size_bytes(arguments.data_dir / FOLDER) > 0)
-        seen.set()
-        raise ConnectionError("the reader's machine went to sleep")
-
-    headers = {**MULTIPART, "Content-Length": "300000"}
-    with client() as browser, pytest.raises(ConnectionError):
-        browser.post(f"{address}gradio_api/upload", content=half(), headers=headers)
-    assert seen.is_set()
-    wait_for(lambda: list((arguments.data_dir / FOLDER).rglob("*")) == [])
 
 
 # -------------------- the folder

@@ -17,8 +17,7 @@ from app.runtime.sessions import MOST_SESSIONS
 from app.server import page_routes
 from app.server.page_routes import PageRoutes
 from app.ui.assets import SERVED
-from app.ui.page import PARTS
-from app.ui.site import GROWN, Drawer
+from app.ui.site import GROWN
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, wait_for, worker_of, write_book
 from tests.app.ui.pages import MARK, PageOf, act_id, applied
 from tests.app.ui.race.conftest import PAIR, raced
@@ -96,29 +95,6 @@ def routes(page: PageOf) -> PageRoutes:
 
 
 # -------------------- the whole and its changes
-
-
-@pytest.mark.parametrize("tab", ["read", "system", "nonsense"])
-def test_the_whole_state_comes_first_and_then_only_what_changes(page: PageOf, routes: PageRoutes, tab: str) -> None:
-    timed = {"system", "report", "conversations"}
-
-    def state() -> dict[str, Any]:
-        drawn: dict[str, Any] = json.loads(json.dumps(Drawer(page.site, page.session, tab, PARTS).state()))
-        return drawn
-
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id, tab).comes()
-        await visitor.sees(lambda shown: {*shown} == {*state()})
-        drawn = state()
-        assert all(visitor.shown[name] == drawn[name] for name in {*drawn} - timed)
-        num_before = len(visitor.messages)
-        page.does("explode")
-        await visitor.sees(lambda shown: "something unknown" in shown["problem"])
-        assert {name for message in visitor.messages[num_before:] for name in message["parts"]} <= {"problem", *timed}
-        await visitor.goes()
-        assert page.session.num_streams == 0
-
-    finish(visit())
 
 
 @pytest.mark.parametrize("cuts", [(), (0, 1, 2, 3, 4, 5)])
