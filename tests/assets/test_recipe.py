@@ -24,22 +24,13 @@ from assets.tools.books.questions import choose_questions
 from assets.training.asking import answer_losses, make_rows, open_book, pad, text_and_questions
 from assets.training.books import FOLDER, QUESTIONS, SAMPLES, Sample
 from assets.training.dialogs import (
-    ABSENT,
-    FACT,
-    QUOTE,
-    SKILLS,
-    START,
     WORDS_PER_TOKEN,
     answer_ids,
-    compose,
-    compose_foreign,
     held_out_seed,
-    make_batch,
 )
-from assets.training.growth import widen
 from assets.training.measure import ATTENTION, answer_hits, read
-from assets.training.run import Run, Schedule, first_model, next_token_losses
-from assets.training.shapes import DRAFT, TARGET, build
+from assets.training.run import Run, Schedule, next_token_losses
+from assets.training.shapes import DRAFT, build
 from assets.training.tokens import END, SPECIALS, Layout
 
 MODELS = FOLDER.parent / "models"
@@ -73,21 +64,6 @@ def test_joined_segments_are_what_the_chat_template_of_both_models_renders() -> 
 
 
 # -------------------- documents
-
-
-@pytest.mark.slow
-def test_documents_have_their_length_and_name_what_each_token_trains() -> None:
-    document = compose(LAYOUT, held_out_seed(3), 2048, 0.5)
-    assert len(document.ids) == len(document.skills) == 2048
-    found = {SKILLS[skill] for skill in document.skills}
-    assert {"language", "question", "start", "fact", "absent", "quote"} <= found
-    starts = [at for at, skill in enumerate(document.skills) if skill == START]
-    assert all(document.skills[at + 1] in (FACT, ABSENT) for at in starts if at + 1 < 2048)
-    foreign = compose_foreign(LAYOUT, held_out_seed(4), 1024, 0.5)
-    quoted = [i for i, skill in zip(foreign.ids, foreign.skills, strict=True) if skill == QUOTE]
-    assert LAYOUT.mark(END) in quoted
-    batch = make_batch(LAYOUT, 5, 4, 512, skip=True)
-    assert batch.ids.shape == (4, 512) and (batch.positions.diff(dim=1) > 0).all()
 
 
 def test_quotations_are_answered_with_the_tokens_of_the_text() -> None:
@@ -166,16 +142,6 @@ def test_questions_about_an_open_book_lose_and_learn_as_behind_the_whole_of_it()
     assert (losses[kept] - torch.cat(wanted)).abs().max() > 1e-3
 
 
-@pytest.mark.slow
-@torch.no_grad()
-def test_a_wider_model_computes_the_same() -> None:
-    model, mlp = first_model(TARGET, LAYOUT).eval(), TARGET.mlp
-    ids = torch.tensor([compose(LAYOUT, held_out_seed(1), 512, 0.6).ids])
-    before = model(ids).logits
-    for sizes in ((480, mlp, TARGET.heads), (416, mlp + 3, TARGET.heads + 2)):
-        assert (before - widen(model, *sizes)(ids).logits).abs().max() < 2e-3 < before.std()
-
-
 # -------------------- the pair
 
 
@@ -230,12 +196,7 @@ def test_the_books_are_what_the_recipe_writes(sample: Sample) -> None:
 
 @pytest.mark.parametrize(
     ("name", "fewest", "context"),
-    [
-        ("harbour-8k.pdf", 7_000, 8_192),
-        ("harbour-32k.txt", 31_000, 32_768),
-        ("harbour-32k.epub", 31_000, 32_768),
-        ("harbour-120k.txt", 110_000, 122_880),
-    ],
+    [("harbour-8k.pdf", 7_000, 8_192), ("harbour-32k.epub", 31_000, 32_768), ("harbour-120k.txt", 110_000, 122_880)],
 )
 def test_a_book_fits_its_context_with_a_long_question_and_an_answer(name: str, fewest: int, context: int) -> None:
     longest = max(len(LAYOUT.turn(row["question"], first=True)) for row in ROWS)

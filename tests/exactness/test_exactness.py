@@ -21,7 +21,7 @@ from tests.exactness.controls import CONTROLS, Control
 from tests.exactness.judging import ending_of, near_cut, shown_text
 from tests.exactness.playing import play
 from tests.exactness.run import detect, main
-from tests.exactness.uniformity import BINS, ChiSquare, Pool, following, leaning, transformed
+from tests.exactness.uniformity import BINS, ChiSquare, Pool, leaning, transformed
 
 
 def test_a_number_gives_the_same_case_every_time_and_many_hold_everything_that_is_promised() -> None:
@@ -172,14 +172,3 @@ def test_a_token_that_follows_the_one_before_is_noticed() -> None:
     values[1::2] = (values[::2] + 0.3 * values[1::2]) % 1  # every other one is close to the one before
     pool.add("draft", {"token id": values}, {})
     assert [test.name for test in pool.alarms()] == ["after the token before, by token id"]
-
-
-def test_replayed_random_numbers_give_neighbouring_u() -> None:
-    sums = {True: torch.zeros(3, dtype=torch.float64), False: torch.zeros(3, dtype=torch.float64)}
-    for seed in range(100):
-        (p, q), (other, _) = tables(seed), tables(seed + 1000)
-        first = u_of(written_by(verify, q, p, 20, seed), p, seed)
-        for replayed in sums:
-            again = written_by(verify, q, other, 20, seed if replayed else seed + 500)
-            sums[replayed] += following(u_of(again, other, seed + 1), first)
-    assert sums[True][1] ** 2 / sums[True][2] > 25 > 9 > sums[False][1] ** 2 / sums[False][2]

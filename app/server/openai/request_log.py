@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.server.openai.shapes import Result
+from app.server.openai.shapes import Result, usage
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +52,11 @@ class Metrics:
         self._requests.labels(path if path in KNOWN else "other", str(status)).inc()
         if not results:
             return
-        first, stats = results[0].finished, [result.finished.stats for result in results]
+        told, stats = usage(results), [result.finished.stats for result in results]
         tokens = {
-            "prompt_tokens": first.prompt_tokens,
-            "cached_tokens": min(first.reused_tokens, first.prompt_tokens),
-            "generated_tokens": sum(one.new_tokens for one in stats),
+            "prompt_tokens": told["prompt_tokens"],
+            "cached_tokens": told["prompt_tokens_details"]["cached_tokens"],
+            "generated_tokens": told["completion_tokens"],
             "full_passes": sum(one.full_passes for one in stats),
         }
         for name, count in tokens.items():
@@ -110,6 +110,7 @@ class RequestLog:
 def _in_words(results: Sequence[Result]) -> str:
     if not results:
         return ""
-    first, new = results[0].finished, sum(one.finished.stats.new_tokens for one in results)
-    read = max(0, first.prompt_tokens - first.reused_tokens)
-    return f": {first.prompt_tokens:,} tokens of prompt, {read:,} of them read, {new:,} written by {first.method}"
+    told = usage(results)
+    prompt, new = told["prompt_tokens"], told["completion_tokens"]
+    read = prompt - told["prompt_tokens_details"]["cached_tokens"]
+    return f": {prompt:,} tokens of prompt, {read:,} of them read, {new:,} written by {results[0].finished.method}"

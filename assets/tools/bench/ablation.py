@@ -18,21 +18,17 @@ from typing import Any
 
 from assets.tools.bench.checkpoint import Checkpoint
 from assets.tools.bench.choices import HINDSIGHT, ONCE
+from assets.tools.bench.pair import SharedPair
 from assets.tools.bench.speed import ADAPTIVE, Row, run_speed
-from assets.tools.widen import pair_files
 from core.config import EngineConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import METHODS, PLAIN
 from core.engine import Engine
-from core.engine_builder import LoadedPair
 from core.engine_info import EngineInfo
 from core.errors import BookFolderFull, InvalidSetting, NotEnoughMemory
 from core.kv_store.engine_store import BookStore, refusal
 from core.kv_store.folder import BookFolder
-from core.planning.hardware import cap_memory, resolve_device, this_machine
-from core.planning.plan import Plan, make_plan
 
 SHIPPED, PUBLISHED, PLUS = "as shipped", "as published", "published plus"
-ROOM = 256  # tokens beyond the answer: rounds may be longer than needed
 COLUMNS = (  # of a row, beside its variant; where it is not timed, times are None
     "method",
     "books",
@@ -138,22 +134,10 @@ class Ablation:
 
     def __init__(self, config: EngineConfig, most_tokens: int) -> None:
         """`most_tokens`: the most of a prompt and its answer."""
-        if config.num_gpus > 1:
-            raise InvalidSetting("Variants are measured on one GPU.", hint="Leave out --gpus.")
-        self._files, self._machine = pair_files(config), this_machine()
-        if config.context is None:
-            context = min(self._files.target.max_context, -(-(most_tokens + ROOM) // 64) * 64)
-            config = replace(config, context=context)
-        self.config = config
-        plan = self._plan(config)
-        device = resolve_device(plan.device.value)
-        cap_memory(device, config.gpu_memory_gib)
-        self._pair = LoadedPair.load(self._files, config, plan, device)
-        self._shipped: Engine | None = Engine.of(self._pair, config, plan)
+        self._pair = SharedPair(config, most_tokens)
+        self.config = self._pair.config
+        self._shipped: Engine | None = self._pair.engine(self.config)
         self.info: EngineInfo = self._shipped.info
-
-    def _plan(self, config: EngineConfig) -> Plan:
-        return make_plan(self._files.size(), self._files.draft, config, self._machine)
 
     def rows(
         self,
@@ -212,7 +196,7 @@ class Ablation:
         shipped, self._shipped = self._shipped, None
         if shipped is None or config != self.config:
             del shipped  # its memory is needed
-            shipped = Engine.of(self._pair, config, self._plan(config))
+            shipped = self._pair.engine(config)
         plain, row = run_speed(
             shipped,
             (context,),
@@ -244,7 +228,7 @@ class Ablation:
 
     def _obstacle(self, variant: Variant, config: EngineConfig | None, *, counted: bool) -> str:
         """Why a variant cannot be measured; empty: it can."""
-        if METHODS[variant.method].needs_draft and self._pair.draft is None:
+        if METHODS[variant.method].needs_draft and not self._pair.has_draft:
             return "There is no draft model."
         if config is None:
             return "It does not go with the other settings."

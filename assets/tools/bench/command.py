@@ -10,7 +10,7 @@ from assets.tools.bench.ablation import Ablation, chosen
 from assets.tools.bench.batch import run_batch
 from assets.tools.bench.checkpoint import Checkpoint
 from assets.tools.bench.peers import suite as peers
-from assets.tools.bench.report import bench_config, commit, finish, follow, settings, speed_shape, tell
+from assets.tools.bench.report import Measurement, bench_config, commit, measure, settings, speed_shape, tell
 from assets.tools.bench.speed import Row, run_speed
 from assets.tools.widen import WIDENED, pair_files
 from core.config import EngineConfig
@@ -18,13 +18,11 @@ from core.decoding.registry import COMPARED, EXACT_METHODS, check_method
 from core.engine import Engine
 from core.engine_info import EngineInfo
 from core.errors import InvalidSetting
-from core.planning.hardware import this_machine
 
 DEFAULT_CONTEXTS = (4096, 8192, 16384, 32768)
 DEFAULT_BATCH_CONTEXTS = (19456,)  # as the TriForce paper, table 4
 BATCH_METHODS = ("triforce", "triforce-lookup", "retrieval", "lookup")
 DEFAULT_PAGE_CONTEXTS = DEFAULT_ABLATION_CONTEXTS = (8192,)
-ALONE = {"offload": offload.run, "kernels": kernels.run, "peers": peers.run}  # suites that load what they measure
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,22 +32,7 @@ def run(args: argparse.Namespace) -> int:
         CoreError: settings, model or memory.
     """
     check(args)
-    if args.suite in ALONE:
-        return ALONE[args.suite](args)
-    info, config, shape, measured = start(args)
-    rows, complete = follow(measured, args)
-    told = settings(args, info.model, info.plan, config.self_draft_bits) | {
-        "placement": info.plan.placement.value,
-        "attention": info.attention,
-        "attention_because": info.attention_because,
-        "graphs": info.graphs.value,
-        "target_weight_bytes": info.target_weight_bytes,
-        "kv_bytes_per_token": info.kv_bytes_per_token,
-        "retrieval": asdict(config.retrieval),
-        "draft": asdict(config.draft),
-        **shape,
-    }
-    return finish(args, this_machine(), told, rows, complete=complete)
+    return measure(args, ALONE.get(args.suite, start)(args))
 
 
 def check(args: argparse.Namespace) -> None:
@@ -85,21 +68,42 @@ def check(args: argparse.Namespace) -> None:
         check_method(name)
 
 
-def start(args: argparse.Namespace) -> tuple[EngineInfo, EngineConfig, dict[str, Any], Iterator[Row]]:
-    """Load the engine; its info, its settings, the description of the measurement, and the iterator of rows."""
+def start(args: argparse.Namespace) -> Measurement:
+    """Load the engine and begin."""
     config = bench_config(args)
-    if args.suite != "ablation":
-        engine = Engine.load(config, pair_files(config))
-        return engine.info, engine.config, *start_suite(args, engine)
+    engine = Engine.load(config, pair_files(config))
+    return described(args, engine.info, engine.config, *start_suite(args, engine))
+
+
+def start_ablation(args: argparse.Namespace) -> Measurement:
+    """Load the weights and begin."""
     contexts = args.contexts or DEFAULT_ABLATION_CONTEXTS
     shape = speed_shape(args) | {"books": args.books, "counted": args.counts}
     shape["repeats"] = 1 if args.counts else args.repeats  # counts are the same in every run
     chosen(args.parts or ())
-    ablation = Ablation(config, max(contexts) + shape["max_new_tokens"])
+    ablation = Ablation(bench_config(args), max(contexts) + shape["max_new_tokens"])
     depends = {"suite": args.suite, "config": asdict(ablation.config), "commit": commit(), **shape}
     checkpoint = Checkpoint(args.checkpoint, depends)
     measured = ablation.rows(contexts, **shape, checkpoint=checkpoint, parts=args.parts or (), progress=tell)
-    return ablation.info, ablation.config, shape, measured
+    return described(args, ablation.info, ablation.config, shape, measured)
+
+
+def described(
+    args: argparse.Namespace, info: EngineInfo, config: EngineConfig, shape: dict[str, Any], rows: Iterator[Row]
+) -> Measurement:
+    """The measurement of an engine."""
+    told = settings(args, info.model, info.plan, config.self_draft_bits) | {
+        "placement": info.plan.placement.value,
+        "attention": info.attention,
+        "attention_because": info.attention_because,
+        "graphs": info.graphs.value,
+        "target_weight_bytes": info.target_weight_bytes,
+        "kv_bytes_per_token": info.kv_bytes_per_token,
+        "retrieval": asdict(config.retrieval),
+        "draft": asdict(config.draft),
+        **shape,
+    }
+    return Measurement(told, rows)
 
 
 def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any], Iterator[Row]]:
@@ -117,3 +121,11 @@ def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any
         return shape, run_batch(engine, contexts, methods, **shape, tell=tell)
     shape["books"] = args.books
     return shape, run_speed(engine, contexts or DEFAULT_CONTEXTS, methods or EXACT_METHODS, **shape)
+
+
+ALONE = {  # suites that load what they measure
+    "ablation": start_ablation,
+    "offload": offload.start,
+    "kernels": kernels.start,
+    "peers": peers.start,
+}

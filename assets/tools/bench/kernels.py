@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from assets.tools.bench.report import finish, follow, tell
+from assets.tools.bench.report import Measurement, tell
 from core.engine_builder import flush_denormals
 from core.errors import InvalidSetting
 from core.ops.attention import attend
@@ -27,7 +27,6 @@ from core.ops.kernel_build import NoKernel
 from core.ops.kernel_structs import LinearSizes, packed
 from core.ops.native import KEPT_AS, SmallRows
 from core.ops.stored_blocks import LAYOUTS, StoredWeight, random_blocks
-from core.planning.hardware import this_machine
 
 HEADS, DIM = 8, 64
 DEFAULT_KEYS = (2048, 32_768, 122_880)
@@ -41,12 +40,8 @@ OUTS, INS, COPIES = 8960, 1536, 8
 PRODUCT_ROWS = (1, 4, 8, 16, 256)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure. Returns 0, or 130 after Ctrl-C; then the results so far are printed.
-
-    Raises:
-        InvalidSetting: a length without keys.
-    """
+def start(args: argparse.Namespace) -> Measurement:
+    """Begin. Raises InvalidSetting: a length without keys."""
     contexts = args.contexts or DEFAULT_KEYS
     if min(contexts) < 1:
         raise InvalidSetting("Attention needs at least one key.", hint="Use --contexts 2048,32768.")
@@ -58,7 +53,6 @@ def run(args: argparse.Namespace) -> int:
         tell(f"Only torch's attention is measured: {reason}.")
     repeats = TURNS * args.repeats
     products = run_products(kernel, repeats) if kernel else iter(())
-    rows, complete = follow(itertools.chain(run_kernels(kernel, contexts, repeats), products), args)
     told = {"suite": args.suite, "model": f"{HEADS} heads of {DIM}", "device": "cpu", "dtype": "float32"}
     told |= {
         "threads": torch.get_num_threads(),
@@ -66,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         "repeats": repeats,
         "kernel": kernel is not None,
     }
-    return finish(args, this_machine(), told, rows, complete=complete)
+    return Measurement(told, itertools.chain(run_kernels(kernel, contexts, repeats), products))
 
 
 class _Case(NamedTuple):

@@ -7,114 +7,95 @@ of a plain copy.
 
 import argparse
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
-from assets.tools.bench.report import bench_config, finish, follow, settings, speed_shape, tell
+from assets.tools.bench.pair import SharedPair
+from assets.tools.bench.report import Measurement, bench_config, settings, speed_shape, tell
 from assets.tools.bench.speed import Row, median_ms, plain_first, prompt_ids, reset_peak_memory
-from assets.tools.widen import pair_files
 from core.config import EngineConfig, GenerationConfig, PlacementWish
 from core.decoding.registry import COMPARED, PLAIN
 from core.engine import Engine
-from core.engine_builder import LoadedPair
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.generation.events import Finished, PrefillProgress
 from core.planning.hardware import cap_memory, peak_memory_bytes, resolve_device, this_machine
-from core.planning.plan import make_plan
 
 PLACEMENTS: tuple[PlacementWish, ...] = ("resident", "split", "offloaded")
 DEFAULT_CONTEXTS = {"cpu": (4096, 8192, 16384), "cuda": (32768, 61440, 122880)}
-ROOM = 128  # tokens beyond prompt and answer: rounds may be longer than needed
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure. Returns 0, or 130 after Ctrl-C; then the results so far are printed.
-
-    Raises:
-        CoreError: settings, model or memory.
-    """
+def start(args: argparse.Namespace) -> Measurement:
+    """Load the weights and begin. Raises CoreError: settings, model or memory."""
     placements = tuple(dict.fromkeys(args.placements or PLACEMENTS))
     for name in placements:
         if name not in PLACEMENTS:
             raise InvalidSetting(f"There is no placement {name!r}.", hint=f"Use some of: {', '.join(PLACEMENTS)}.")
-    bench, shape = Bench(bench_config(args)), speed_shape(args)
-    contexts = args.contexts or DEFAULT_CONTEXTS[bench.plan.device.value]
-    wished = cast("tuple[PlacementWish, ...]", placements)
-    rows, complete = follow(bench.rows(contexts, wished, args.methods or COMPARED, **shape), args)
-    for one in bench.skipped:
-        tell(f"Not measured: {one['placement']} at {one['context']:,} tokens. {one['problem']}")
-    told = settings(args, bench.model, bench.plan, args.self_draft_bits)
+    config, skipped = bench_config(args), list[Row]()
+    pair, shape = SharedPair(replace(config, context=64, placement="auto"), 0), speed_shape(args)
+    told = settings(args, pair.model, pair.plan, args.self_draft_bits)
     told |= {"gpu_memory_gib": args.gpu_memory, "placements": list(placements), **shape}
-    return finish(args, bench.machine, told, rows, complete=complete, skipped=bench.skipped)
+    engines = partial(engine_of, pair, config)
+    contexts = args.contexts or DEFAULT_CONTEXTS[pair.plan.device.value]
+    rows = run_offload(engines, contexts, placements, args.methods or COMPARED, skipped, **shape)
+    return Measurement(told, rows, lambda: {"skipped": skipped})
 
 
-class Bench:
-    """One loaded pair, measured with several placements.
+def run_offload(
+    engines: Callable[[int, str], Engine],
+    contexts: Sequence[int],
+    placements: Sequence[str],
+    methods: Sequence[str],
+    skipped: list[Row],
+    *,
+    repeats: int,
+    max_new_tokens: int,
+    seed: int,
+) -> Iterator[Row]:
+    """Measure. Rows come placement by placement; plain decoding is always measured.
 
-    Raises (when made):
-        CoreError: no such model, or its weights do not fit.
+    Args:
+        engines: an engine for so many tokens, by placement. skipped: gets those that could not be measured at a length.
     """
+    methods = plain_first(methods)
+    for context in contexts:
+        first: tuple[int, ...] | None = None
+        for placement in placements:
+            try:
+                engine = engines(context + max_new_tokens, placement)
+            except NotEnoughMemory as error:
+                skipped.append({"context": context, "placement": placement, "problem": str(error)})
+                tell(f"Not measured: {placement} at {context:,} tokens. {error}")
+                continue
+            prompt, brought = prompt_ids(engine.text, context, seed), 0
+            device = resolve_device(engine.plan.device.value)
+            runs: dict[str, list[Finished]] = {method: [] for method in methods}
+            for _ in range(repeats):
+                for method in methods:
+                    config = GenerationConfig(method=method, max_new_tokens=max_new_tokens, seed=seed)
+                    for event in engine.generate(prompt, config):
+                        if isinstance(event, PrefillProgress) and event.reused_tokens == 0:
+                            brought = engine.full_cache.link_traffic[0]
+                    assert isinstance(event, Finished)
+                    runs[method].append(event)
+            first = first or runs[PLAIN][-1].token_ids
+            peak = peak_memory_bytes(device)
+            yield from (_row(context, engine, runs, method, peak, first, brought) for method in methods)
+            del engine
+            gc.collect()  # the next engine needs its memory
+            cap_memory(device, None)
 
-    def __init__(self, config: EngineConfig) -> None:
-        if config.num_gpus > 1:
-            raise InvalidSetting("Offloading is measured on one GPU.", hint="Leave out --gpus.")
-        self._config, self.machine, self._files = config, this_machine(), pair_files(config)
-        least = replace(config, context=64, placement="auto")
-        self.plan = make_plan(self._files.size(), self._files.draft, least, self.machine)
-        self.model, self._device = self._files.entry.name, resolve_device(self.plan.device.value)
-        cap_memory(self._device, None)
-        self._pair = LoadedPair.load(self._files, config, self.plan, self._device)
-        self.skipped: list[Row] = []  # placements that could not be measured at a length
 
-    def rows(
-        self,
-        contexts: Sequence[int],
-        placements: Sequence[PlacementWish],
-        methods: Sequence[str],
-        *,
-        repeats: int,
-        max_new_tokens: int,
-        seed: int,
-    ) -> Iterator[Row]:
-        """Measure. Rows come placement by placement; plain decoding is always measured."""
-        methods = plain_first(methods)
-        for context in contexts:
-            first: tuple[int, ...] | None = None
-            for placement in placements:
-                try:
-                    engine = self._engine(context + max_new_tokens, placement)
-                except NotEnoughMemory as error:
-                    self.skipped.append({"context": context, "placement": placement, "problem": str(error)})
-                    continue
-                prompt, brought = prompt_ids(engine.text, context, seed), 0
-                runs: dict[str, list[Finished]] = {method: [] for method in methods}
-                for _ in range(repeats):
-                    for method in methods:
-                        config = GenerationConfig(method=method, max_new_tokens=max_new_tokens, seed=seed)
-                        for event in engine.generate(prompt, config):
-                            if isinstance(event, PrefillProgress) and event.reused_tokens == 0:
-                                brought = engine.full_cache.link_traffic[0]
-                        assert isinstance(event, Finished)
-                        runs[method].append(event)
-                first = first or runs[PLAIN][-1].token_ids
-                peak = peak_memory_bytes(self._device)
-                yield from (_row(context, engine, runs, method, peak, first, brought) for method in methods)
-                del engine
-                gc.collect()  # the next engine needs its memory
-                cap_memory(self._device, None)
-
-    def _engine(self, tokens: int, placement: PlacementWish) -> Engine:
-        most = self._files.target.max_context
-        config = replace(self._config, context=min(most, -(-(tokens + ROOM) // 64) * 64), placement=placement)
-        if placement == "resident":  # the limit is for the other placements
-            config = replace(config, gpu_memory_gib=None)
-        elif config.gpu_memory_gib is None and self._device.type == "cpu":  # only a limit divides this memory into two
-            config = replace(config, gpu_memory_gib=self.machine.free_ram_bytes / (1 << 31))
-        plan = make_plan(self._files.size(), self._files.draft, config, self.machine)
-        cap_memory(self._device, config.gpu_memory_gib)
-        reset_peak_memory()
-        return Engine.of(self._pair, config, plan)
+def engine_of(pair: SharedPair, config: EngineConfig, tokens: int, placement: str) -> Engine:
+    """An engine for so many tokens whose cache is placed so. Raises NotEnoughMemory."""
+    config = replace(config, context=pair.context_of(tokens), placement=cast(PlacementWish, placement))
+    if placement == "resident":  # the limit is for the other placements
+        config = replace(config, gpu_memory_gib=None)
+    elif config.gpu_memory_gib is None and pair.device.type == "cpu":  # only a limit divides this memory into two
+        config = replace(config, gpu_memory_gib=this_machine().free_ram_bytes / (1 << 31))
+    reset_peak_memory()
+    return pair.engine(config)
 
 
 def _row(

@@ -3,9 +3,9 @@
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.cli.output import print_json
 from app.runtime.options import engine_config
@@ -15,7 +15,7 @@ from assets.tools.bench.speed import Row
 from core.config import EngineConfig, RetrievalConfig
 from core.decoding.registry import EXACT_METHODS
 from core.models.hub.catalog import ROOT
-from core.planning.hardware import Machine
+from core.planning.hardware import this_machine
 from core.planning.plan import Plan
 
 DEFAULT_NEW_TOKENS = 128
@@ -88,19 +88,38 @@ def speed_shape(args: argparse.Namespace) -> dict[str, Any]:
     return {"repeats": args.repeats, "max_new_tokens": new_tokens, "seed": args.seed + BENCH_SEED}
 
 
-def follow(measured: Iterator[Row], args: argparse.Namespace) -> tuple[list[Row], bool]:
-    """Print rows as they come, with --json on stderr. Returns them, and whether they are complete: Ctrl-C keeps those
-    so far."""
-    rows: list[Row] = []
+class Measurement(NamedTuple):
+    """A suite that has begun: what its document says of it, and its rows as they come."""
+
+    config: dict[str, Any]
+    rows: Iterator[Row]
+    more: Callable[[], dict[str, Any]] = dict  # what is known at its end
+
+
+def measure(args: argparse.Namespace, measurement: Measurement) -> int:
+    """Print rows as they come, with --json on stderr; then print and draw the document, as requested.
+
+    Returns:
+        The exit code of the command; after Ctrl-C the document has the rows so far, and says that it is incomplete.
+    Raises:
+        NotWritten: the picture could not be written.
+    """
+    rows, complete = list[Row](), True
     try:
-        for row in measured:
+        for row in measurement.rows:
             rows.append(row)
             header = len(rows) == 1 or rows[-1]["context"] != rows[-2]["context"]
             print(table_line(rows[-1], header=header), file=sys.stderr if args.json else sys.stdout, flush=True)
     except KeyboardInterrupt:
         tell("Interrupted: these are the results so far.")
-        return rows, False
-    return rows, True
+        complete = False
+    about = {"hardware": asdict(this_machine()), "versions": versions(), "commit": commit()}
+    document = {**about, "config": measurement.config, "complete": complete, "rows": rows, **measurement.more()}
+    if args.json:
+        print_json(document)
+    if args.plot:
+        plot.keep(document, args.plot)
+    return 0 if complete else INTERRUPTED
 
 
 def table_line(row: Row, *, header: bool) -> str:
@@ -135,29 +154,6 @@ def settings(args: argparse.Namespace, model: str, plan: Plan, self_draft_bits: 
         "device": plan.device.value,
         "dtype": plan.precision,
     }
-
-
-def finish(
-    args: argparse.Namespace,
-    hardware: Machine,
-    config: dict[str, Any],
-    rows: list[Row],
-    *,
-    complete: bool,
-    **more: Any,
-) -> int:
-    """Print and draw the document of a measurement, as requested. Returns the exit code of the command.
-
-    Raises:
-        NotWritten: the picture could not be written.
-    """
-    about = {"hardware": asdict(hardware), "versions": versions(), "commit": commit(), "config": config}
-    document = {**about, "complete": complete, "rows": rows, **more}
-    if args.json:
-        print_json(document)
-    if args.plot:
-        plot.keep(document, args.plot)
-    return 0 if complete else INTERRUPTED
 
 
 def commit() -> str | None:

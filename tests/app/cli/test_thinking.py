@@ -100,14 +100,10 @@ def test_bad_models_are_one_line_and_one_action(thinker: Path, book: Path, tmp_p
         return folder
 
     base, plain = changed("base", "chat_template.jinja"), save_thinker(tmp_path / "plain", PLAIN)
-    (damaged := tmp_path / "other.gguf").write_bytes(b"GGUF")
     ask = ("ask", book, "-q", "Who?", "--no-saved", "--max-new-tokens", 2, "--model")
     for model, options, told in (
         (changed("half", "model.safetensors"), (), "incomplete: it lacks model.safetensors"),
-        (changed("unknown", model_type="mammothmoth"), (), "'mammothmoth', which transformers does not know"),
-        (damaged, (), "damaged"),
         (tmp_path / "none.gguf", (), "There is no file"),
-        (thinker, ("--context", 100000), "8,192"),
         (base, ("--thinking", "off"), "no switch for thinking"),
         (plain, ("--thinking", "on"), "no switch for thinking"),
     ):

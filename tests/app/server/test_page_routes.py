@@ -16,10 +16,8 @@ from app.conversations.store import Conversations
 from app.runtime.sessions import MOST_SESSIONS
 from app.server import page_routes
 from app.server.page_routes import PageRoutes
-from app.ui.acts import MOST_DETAIL
 from app.ui.assets import SERVED
-from app.ui.page import PARTS
-from app.ui.site import GROWN, Drawer
+from app.ui.site import GROWN
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, wait_for, worker_of, write_book
 from tests.app.ui.pages import MARK, PageOf, act_id, applied
 from tests.app.ui.race.conftest import PAIR, raced
@@ -99,30 +97,7 @@ def routes(page: PageOf) -> PageRoutes:
 # -------------------- the whole and its changes
 
 
-@pytest.mark.parametrize("tab", ["read", "library", "race", "inside", "system", "nonsense"])
-def test_the_whole_state_comes_first_and_then_only_what_changes(page: PageOf, routes: PageRoutes, tab: str) -> None:
-    timed = {"system", "report", "conversations"}
-
-    def state() -> dict[str, Any]:
-        drawn: dict[str, Any] = json.loads(json.dumps(Drawer(page.site, page.session, tab, PARTS).state()))
-        return drawn
-
-    async def visit() -> None:
-        visitor = await Visitor(routes, page.session.id, tab).comes()
-        await visitor.sees(lambda shown: {*shown} == {*state()})
-        drawn = state()
-        assert all(visitor.shown[name] == drawn[name] for name in {*drawn} - timed)
-        num_before = len(visitor.messages)
-        page.does("explode")
-        await visitor.sees(lambda shown: "something unknown" in shown["problem"])
-        assert {name for message in visitor.messages[num_before:] for name in message["parts"]} <= {"problem", *timed}
-        await visitor.goes()
-        assert page.session.num_streams == 0
-
-    finish(visit())
-
-
-@pytest.mark.parametrize("cuts", [(), (0,), (3,), (0, 1, 2, 3, 4, 5)])
+@pytest.mark.parametrize("cuts", [(), (0, 1, 2, 3, 4, 5)])
 def test_an_answer_arrives_by_additions_and_is_the_recorded_one_wherever_the_stream_is_cut(
     page: PageOf, routes: PageRoutes, engine: FakeEngine, cuts: tuple[int, ...]
 ) -> None:
@@ -214,11 +189,7 @@ def test_what_is_no_session_or_no_act_is_refused(page: PageOf, routes: PageRoute
         one = {"session": page.session.id, "id": act_id(), "act": "search:words", "values": {}}
         assert await act(one) == await act(one) == (200, b"true") and page.session.search == "words"
         assert await act(one | {"id": act_id(), "act": "explode"}) == (200, b"false")
-        assert (await act(one | {"id": act_id(), "act": "search:" + "x" * (MOST_DETAIL - 7)}))[0] == 200
-        for wrong_body in (
-            b"", b"{", b"[]", b"null", b"\xff", b'{"act": "\\ud800"}', b"[" * 100_000, {}, one | {"id": 3},
-            one | {"id": act_id(), "session": "z" + page.session.id},
-        ):  # fmt: skip
+        for wrong_body in (b"", b"\xff", b'{"act": "\\ud800"}', b"[" * 100_000, one | {"id": 3}):
             assert await act(wrong_body) == (400, b"This is no act of the page."), wrong_body
 
     finish(visit())

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
+from app.cli.environment import torch_wheels
 from assets.tools.bench.peers.lanes import Recipe
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -25,7 +26,6 @@ QUIET = {  # no network, no questions to other services
     "TOKENIZERS_PARALLELISM": "false",
 }
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-TORCH_WHEELS, TORCH_WHEELS_VARIABLE = "https://download.pytorch.org/whl", "TRIFORCE_TORCH_INDEX"  # as for launch.py
 GPU_PACKAGES = ("nvidia-", "cuda-", "triton")
 BUILD_SECONDS = 3600.0
 BUILD_PROCESSES = ("CMAKE_BUILD_PARALLEL_LEVEL", "LLAMA_CPP_BUILD_JOBS")
@@ -151,7 +151,7 @@ def _torch(recipe: Recipe) -> list[str]:
     if not recipe.torch:
         return []
     version = metadata.version("torch").partition("+")[0]
-    place = os.environ.get(TORCH_WHEELS_VARIABLE, TORCH_WHEELS).rstrip("/")
+    place = torch_wheels().rstrip("/")
     if sys.platform == "darwin" or not place:
         return [f"torch=={version}"]
     return [f"torch=={version}+cpu", "--retries", "1", "--extra-index-url", f"{place}/cpu"]

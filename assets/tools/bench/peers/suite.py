@@ -20,12 +20,11 @@ from app.runtime.data_folder import data_dir
 from assets.tools.bench.checkpoint import Checkpoint
 from assets.tools.bench.peers.lanes import BASELINE, LANES, OURS, PROGRAMS, Lane, Program
 from assets.tools.bench.peers.process import NotMeasured, ask, environment
-from assets.tools.bench.report import BENCH_SEED, commit, finish, follow, tell
+from assets.tools.bench.report import BENCH_SEED, Measurement, commit, tell
 from assets.tools.bench.speed import Row
 from core.errors import InvalidSetting
 from core.models.hub.catalog import BUNDLED
 from core.models.hub.draft_selection import pair
-from core.planning.hardware import this_machine
 
 DEFAULT_NEW_TOKENS = 256
 BOOK_CONTEXTS, TEXT_CONTEXTS = (8192, 32768, 65536), (2000, 8000, 24000)
@@ -33,12 +32,8 @@ RUN_SECONDS = 3600.0  # a run that takes longer is ended and reported
 CONVERT_SECONDS = 1800.0
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure. Returns 0, or 130 after Ctrl-C; then the results so far are printed.
-
-    Raises:
-        CoreError: settings or model.
-    """
+def start(args: argparse.Namespace) -> Measurement:
+    """Make environments and begin. Raises CoreError: settings or model."""
     if args.device == "cuda":
         raise InvalidSetting("Peers are measured on the processor.", hint="Leave out --device.")
     entry = pair(args.model or BUNDLED, args.draft or "auto")
@@ -57,12 +52,11 @@ def run(args: argparse.Namespace) -> int:
     peers = Peers(weights, data_dir(args.data_dir) / "peers", threads=threads, **chosen, tell=tell)
     programs = peers.prepare(sys.executable, offline=args.offline)
     contexts = args.contexts or (TEXT_CONTEXTS if text else BOOK_CONTEXTS)
-    try:
-        rows, complete = follow(peers.rows(contexts, **shape, checkpoint=checkpoint, text=text), args)
-    except NotMeasured as error:
-        raise InvalidSetting(f"The prompt could not be written: {error}.", hint="Use other --contexts.") from error
-    told = about | {"device": "cpu", "dtype": "float32"}
-    return finish(args, this_machine(), told, rows, complete=complete, skipped=peers.skipped, programs=programs)
+    return Measurement(
+        about | {"device": "cpu", "dtype": "float32"},
+        peers.rows(contexts, **shape, checkpoint=checkpoint, text=text),
+        lambda: {"skipped": peers.skipped, "programs": programs},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +143,16 @@ class Peers:
         Args:
             text: what the questions are about; a generated book if it is empty.
         Raises:
-            NotMeasured: this program's own worker failed to write the prompt.
+            InvalidSetting: this program's own worker failed to write the prompt.
         """
         for context in contexts:
-            given = self._ask(OURS, {"do": "prompt", "context": context, "seed": seed, "text": text}, RUN_SECONDS)
+            wanted = {"do": "prompt", "context": context, "seed": seed, "text": text}
+            try:
+                given = self._ask(OURS, wanted, RUN_SECONDS)
+            except NotMeasured as error:
+                raise InvalidSetting(
+                    f"The prompt could not be written: {error}.", hint="Use other --contexts."
+                ) from error
             given |= {"do": "run", "max_new_tokens": max_new_tokens}
             runs: list[dict[str, dict[str, Any]]] = [{} for _ in range(repeats)]
             for turn in range(repeats):

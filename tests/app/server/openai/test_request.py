@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.server.openai.errors import RequestError, request_error
@@ -92,6 +92,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4))
 def test_anything_else_is_a_request_or_an_error_of_one_line(fields: dict[str, Any]) -> None:
     for kind, words in ((ChatBody, {"messages": ASKED}), (TextBody, TEXT), (ResponseBody, INPUT)):

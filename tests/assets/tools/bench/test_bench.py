@@ -4,13 +4,11 @@ import gc
 import json
 import os
 import statistics
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import launch as launcher
 from assets.tools.bench import ablation, kernels, plot, speed
@@ -84,12 +82,8 @@ def test_a_batch_is_measured_with_a_book_for_each_and_with_one_for_all(capsys: p
         (text, method) for text in ("own", "shared") for method in ("autoregressive", "triforce")
     ]
     for row in rows:
-        assert row["batch"] == 3 and row["new_tokens"] == 18 and row["identical_to_alone"] is True
-        assert has_all_fields("batch", row)
+        assert row["new_tokens"] == 18 and row["identical_to_alone"] is True and has_all_fields("batch", row)
         assert row["ms_per_token_each"] == pytest.approx(3 * row["ms_per_token"])
-        assert row["tokens_per_second"] * row["ms_per_token"] == pytest.approx(1000)
-    ratio = rows[0]["ms_per_token"] / rows[1]["ms_per_token"]
-    assert [row["speedup_vs_autoregressive"] for row in rows[:2]] == [1.0, pytest.approx(ratio)]
 
 
 @pytest.mark.slow
@@ -103,15 +97,10 @@ def test_all_placements_write_the_same(capsys: pytest.CaptureFixture[str], tmp_p
         for placement in ("resident", "split", "offloaded")
         for method in ("autoregressive", "triforce")
     ]
-    assert all(row["identical_to_first"] and row["new_tokens"] == 6 and row["prefill_seconds"] > 0 for row in rows)
+    assert all(row["identical_to_first"] and row["new_tokens"] == 6 for row in rows)
     assert {row["placement"]: row["resident_layers"] for row in rows}["offloaded"] == 0
-    for row in rows:
-        away = row["placement"] != "resident"
-        assert (row["link_bytes"] > 0) == away and (row["link_gb_per_second"] is not None) == away
-        assert row["cpu_attention_share"] == 0 and (away or row["prefill_link_bytes"] == 0)
-        assert row["peak_memory_bytes"] > 0 and row["planned_bytes"] > 0
+    assert {row["placement"] for row in rows if row["link_bytes"] > 0} == {"split", "offloaded"}
     assert "offloaded" in (tmp_path / "F.svg").read_text(encoding="utf-8") and "F.svg" in told
-    assert document["skipped"] == []
 
 
 def test_kernels_are_measured_without_a_model(
@@ -136,26 +125,20 @@ def test_variants_are_measured_one_by_one_and_not_again(monkeypatch: pytest.Monk
     monkeypatch.setattr(ablation, "VARIANTS", (*chosen, broken))
     said: list[str] = []
     measured = Ablation(EngineConfig(device="cpu"), 768 + 12)
-    assert measured.config.context == 1088 and measured.info.model == "harbour"
     shape = {"books": 1, "repeats": 1, "max_new_tokens": 12, "seed": 900_000, "progress": said.append}
     rows = list(measured.rows((768,), **shape, checkpoint=Checkpoint(tmp_path / "kept", {})))
     plain, *others = rows
-    assert all(has_all_fields("ablation", row) for row in rows)
-    assert [(row["part"], row["variant"]) for row in rows] == [
-        ("autoregressive", ""),
-        ("as shipped", ""),
-        ("rounds", "fixed, 2 and 8"),
-        ("budget", "256"),
-        ("chosen by", "the attention to come"),
+    told = [(row["part"], row["variant"], row["ms_per_token"] is None) for row in others]
+    assert told == [
+        ("as shipped", "", False),
+        ("rounds", "fixed, 2 and 8", False),
+        ("budget", "256", False),
+        ("chosen by", "the attention to come", True),  # an oracle's times mean nothing
     ]
-    assert plain["speedup_vs_autoregressive"] == 1.0 and plain["acceptance_level2"] is None
-    assert all(row["identical_to_autoregressive"] and row["new_tokens"] == plain["new_tokens"] for row in others)
-    assert [row["ms_per_token"] is None for row in others] == [False, False, False, True], (
-        "the oracle's times mean nothing"
-    )
+    assert all(row["identical_to_autoregressive"] and has_all_fields("ablation", row) for row in others)
+    assert plain["part"] == "autoregressive" and plain["speedup_vs_autoregressive"] == 1.0
     assert others[1]["acceptance_level2"] is not None, "rounds of a fixed shape guess"
     assert said == ["Not measured: local window 2000. It does not go with the other settings."]
-    assert float(torch.tensor(1e-38) * 0.1) == 0.0, "numbers that slow a processor down are zero, as in every suite"
     monkeypatch.setattr(measured, "_measure", lambda *_, **__: pytest.fail("it was measured"))
     assert list(measured.rows((768,), **shape, checkpoint=Checkpoint(tmp_path / "kept", {}))) == rows
     monkeypatch.undo()
@@ -172,26 +155,16 @@ def test_the_same_answer_alone_and_through_the_page() -> None:
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     environment = dict(os.environ)
     watch = Stopwatch(with_words(tiny_engine(context=2048)), 24)
-    others = threading.enumerate()  # of tests before this one
     with served(watch) as page:
         folder = page.folder
         page.open_book("It was a dark and stormy night. " * 8, "book.txt")
         row = measure(page, 512, "triforce", "How was the night?", 1)
     del page
     gc.collect()  # Gradio leaves event loops lying about; better collected here than in an innocent test
-    assert (
-        row["client"].startswith("Chromium ")
-        and row["method"] == "triforce"
-        and row["same_tokens"]
-        and row["new_tokens"] == 24
-    )
-    assert min(row["alone_ms_per_token"], row["page_ms_per_token"]) > 0
+    assert row["same_tokens"] and row["new_tokens"] == 24 and has_all_fields("page", row)
     assert row["page_over_alone_range"][0] <= row["page_over_alone"] <= row["page_over_alone_range"][1]
-    assert has_all_fields("page", row) and len(watch.runs) == 4 and len({run.prompt_ids for run in watch.runs}) == 1, (
-        "one prompt for all"
-    )
+    assert len(watch.runs) == 4 and len({run.prompt_ids for run in watch.runs}) == 1, "one prompt for all"
     assert dict(os.environ) == environment and not folder.exists(), "nothing stays"
-    assert not [one for one in threading.enumerate() if one.name == "engine" and one not in others]
     assert "page/alone" in table_line(row, header=True)
 
 
@@ -250,12 +223,9 @@ def test_a_checkpoint_gives_back_what_was_written_to_its_end_and_refuses_other_f
 @pytest.mark.parametrize(
     ("name", "ending", "words"),
     [
-        ("speed", ".png", "2.10x"),
         ("peers", ".svg", "OpenVINO f16 KV, plain"),
         ("recall", ".pdf", "95% intervals"),
-        ("page", ".PNG", "through the page"),
-        ("ablation", ".svg", "no retrieval"),
-        ("ablation-counts-8k", ".svg", "tokens per full pass"),
+        ("ablation-counts-8k", ".PNG", "tokens per full pass"),
     ],
 )
 def test_a_document_becomes_a_picture_of_its_figures(
@@ -282,22 +252,16 @@ def test_a_document_becomes_a_picture_of_its_figures(
     ("options", "words"),
     [
         ("--questions 0", "one question"),
-        ("--books 0", "one book"),
-        ("--repeats 0", "one repeat"),
         ("--skills fact,magic", "no skill 'magic'"),
         ("--max-new-tokens 9", "Leave out --max-new-tokens"),
         ("--methods magic", "no method 'magic'"),
         ("--batch 6", "--batch"),
-        ("--suite speed --batch 1", "--batch 6"),
-        ("--suite speed --batch 2 --plot F.png", "Batches are not drawn"),
         ("--suite kernels --plot F.png", "not drawn"),
         ("--suite ablation --methods lookup", "Leave out --methods"),
         ("--suite peers --model widened:llama2-7b", "--suite speed"),
         ("--suite offload --placements moon", "no placement 'moon'"),
         ("--plot F.jpg", "End it in .png, .svg, .pdf."),
         ("--plot nowhere/F.png", "There is no folder"),
-        ("--budget 100", "budget of 100"),
-        ("--contexts 100", "at 100 tokens"),
         ("--contexts 1024 --context 1024", "at 1,024 tokens"),
     ],
 )

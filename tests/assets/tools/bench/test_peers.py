@@ -39,12 +39,7 @@ def test_lanes_take_turns_are_compared_with_ours_and_not_run_again(tmp_path: Pat
     rows = list(made.rows((512,), **SHAPE, checkpoint=kept))
     mine, slow, odd = rows
     assert (mine["method"], mine["ratio_to_ours"], mine["same_tokens"], mine["runs"]) == (BASELINE, 1.0, True, 3)
-    assert (slow["ratio_to_ours"], slow["ms_per_token"], slow["same_tokens"], slow["equal_tokens"]) == (
-        2.5,
-        25.0,
-        True,
-        16,
-    )
+    assert (slow["ratio_to_ours"], slow["ms_per_token"], slow["equal_tokens"]) == (2.5, 25.0, 16)
     assert (odd["ratio_to_ours"], odd["same_tokens"], odd["equal_tokens"]) == (0.5, False, 3)
     assert (odd["difference"], odd["difference_logprob"]) == ("' a', there ' the'", 0.25)
     assert (slow["difference"], slow["difference_logprob"], slow["answer"]) == (None, None, "recite")
