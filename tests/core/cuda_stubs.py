@@ -43,6 +43,9 @@ WAITING = {aten._local_scalar_dense, aten.nonzero, aten.equal, aten.masked_selec
 BOUND = 1 << 16  # streams and events are numbered from here
 
 _gpu: "PretendedGpu | None" = None
+without_cuda = pytest.mark.skipif(
+    hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
+)
 
 
 class Recorded(NamedTuple):
@@ -128,7 +131,7 @@ class DeviceGenerator(torch._C.Generator):
 def waited(what: str, known: Any = None) -> None:
     """The processor waits for the device here, for all that the current stream has done unless something is `known`."""
     assert _gpu is not None, "the pretended device has gone"
-    _gpu.waits += 1
+    _gpu.waits, _gpu.passed = _gpu.waits + 1, _gpu.made
     _gpu.on_wait(what)
     if _gpu.order:
         _gpu.order.learn(_gpu.order.host, _gpu.order.now(_gpu.stream) if known is None else known)
@@ -402,7 +405,7 @@ class PretendedGpu:
         self.on_wait: Callable[[str], object] = lambda what: None  # told of each wait
         self.sync_mode = 0
         self.streams = [0, 0, 1]  # as torch has it: stream, device, type
-        self.made = BOUND
+        self.made = self.passed = BOUND  # streams, events and marks are numbered; the newest mark known to be passed
         self.fraction = 1.0
         self.registered: dict[int, int] = {}  # pinned memory
         self.locked: set[int] = set()  # of it, what the program has pinned in place
@@ -502,14 +505,15 @@ def stream_new(cls: Any, priority: int = 0, **known: int) -> Any:
 
 def event_new(cls: Any, **flags: bool) -> Any:
     made = object.__new__(cls)
-    made.timed, made.recorded, made.known = flags["enable_timing"], False, None
+    made.timed, made.recorded, made.known = flags["enable_timing"], 0, None
     return made
 
 
 def event_record(self: Any, stream: Any) -> None:
     assert isinstance(stream, torch.cuda.Stream), f"record on {type(stream).__name__}"
-    self.recorded = True
-    if _gpu is not None and _gpu.order:
+    assert _gpu is not None, "the pretended device has gone"
+    self.recorded = _gpu.number()
+    if _gpu.order:
         self.known = _gpu.order.launched(stream.stream_id)
 
 
@@ -520,18 +524,31 @@ def event_wait(self: Any, stream: Any) -> None:
 
 
 def event_synchronize(self: Any) -> None:
+    assert _gpu is not None, "the pretended device has gone"
     if self.recorded:
+        before = _gpu.passed
         waited("an event", self.known)
+        _gpu.passed = before
+        event_passed(self)
+
+
+def event_passed(self: Any) -> bool:
+    assert _gpu is not None, "the pretended device has gone"
+    _gpu.passed = max(_gpu.passed, self.recorded)
+    return True
 
 
 def event_elapsed(self: Any, other: Any) -> float:
     assert isinstance(other, torch.cuda.Event) and self.timed and other.timed, "both must measure time"
     assert self.recorded and other.recorded, "both must have been recorded"
+    assert _gpu is not None and max(self.recorded, other.recorded) <= _gpu.passed, (
+        "neither is known before it has passed"
+    )
     return 0.1
 
 
 class Pools:
-    """What torch's allocator keeps of recordings, after c10/cuda/CUDACachingAllocator.cpp; what it refuses is asserted."""
+    """What torch keeps of recordings, and refuses, after c10/cuda/CUDACachingAllocator.cpp."""
 
     def __init__(self) -> None:
         self.uses: dict[tuple[int, int], int] = {}  # graphs by pool; one without any is only waiting to be freed
@@ -652,6 +669,7 @@ def pretended_gpu(order: Order | None = None) -> Iterator[PretendedGpu]:
     def synchronize() -> None:
         if gpu.recording is not None:
             waited("synchronize")
+        gpu.passed = gpu.made
         if gpu.order:
             gpu.order.wait_for_all()
 
@@ -693,7 +711,7 @@ def pretended_gpu(order: Order | None = None) -> Iterator[PretendedGpu]:
             "record": event_record,
             "wait": event_wait,
             "synchronize": event_synchronize,
-            "query": lambda self: True,
+            "query": event_passed,
             "elapsed_time": event_elapsed,
         },
         C._CUDAGraph: {
@@ -743,6 +761,8 @@ def pretended_gpu(order: Order | None = None) -> Iterator[PretendedGpu]:
             for name, member in members.items():
                 patch.setattr(base, name, staticmethod(member) if name == "__new__" else member, raising=False)
         patch.setattr(torch.cuda.CUDAGraph, "__del__", reset, raising=False)
+        for size in ("LINK_BYTES", "SHARING_BYTES"):  # of what is timed, which tells nothing here
+            patch.setattr(f"core.planning.measured.{size}", 1 << 12)
         patch.setattr(torch.backends.cuda, "is_built", lambda: True)
         patch.setattr(torch.cuda, "_initialized", True)
         patch.setattr(torch.cuda, "_cudart", cudart)

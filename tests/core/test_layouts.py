@@ -92,6 +92,7 @@ def test_a_layout_is_gone_before_the_next_is_allocated_and_comes_back_where_that
 ) -> None:
     """Else a device holds both: caches and recordings refer to one another, and an error to what was allocated."""
     found, held = list[tuple[int, bool]](), list[weakref.ref[torch.Tensor]]()
+    plain = replace(CONFIG, method="autoregressive", max_new_tokens=2)
 
     def levels(config: EngineConfig, plan: Plan, *rest: Any) -> Levels:
         found.append((plan.capacity, any(buffer() is not None for buffer in held)))
@@ -112,10 +113,10 @@ def test_a_layout_is_gone_before_the_next_is_allocated_and_comes_back_where_that
         monkeypatch.setattr(engine_module, "Prefill", prefill)
         graphs = Graphs(torch.device("cuda", 0))
         engine = Engine(split.config, plan, split.text, split._models, graphs=graphs)
-        assert answered(engine, SHORT).token_ids and graphs.num_kept
+        assert list(engine.generate(SHORT, plain)) and graphs.num_kept
         with pytest.raises(NotEnoughMemory, match=r"No room\."):
-            answered(engine, LONG)
-        assert answered(engine, LONG).token_ids
+            list(engine.generate(LONG, plain))
+        assert list(engine.generate(LONG, plain))
 
     with pretended_gpu():
         gc.disable()

@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from core.ops.transfer import HostRows
-from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu
+from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu, without_cuda
 from tests.core.order import Order, Thread
 
-pytestmark = pytest.mark.skipif(
-    hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
-)
+pytestmark = without_cuda
 
 
 class Place:

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from core.ops.graphs import Graphs
-from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu
+from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu, without_cuda
 from tests.core.order import Order
 
-pytestmark = pytest.mark.skipif(
-    hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
-)
+pytestmark = without_cuda
 
 
 @pytest.fixture(params=[True, False], ids=["ends-late", "ends-at-once"])
@@ -74,16 +72,17 @@ def test_a_failure_leaves_the_thread_on_its_stream_and_the_allocator_at_rest(
     graphs, faults = Graphs(CUDA), [fault]
 
     def fails(x: Tensor) -> Tensor:
-        if not faults or bool(gpu.recording is not None) != (recording or isinstance(fault, str)):
+        if not faults or (gpu.recording is not None) != (recording or isinstance(fault, str)):
             return -x
         gpu.spoilt = fault == "hides"
         if isinstance(fault, BaseException):
             x + 1
-            raise faults.pop()
+            faults.clear()
+            raise type(fault)(*fault.args)  # a new one, or its frames would keep x
         return x + float(x.sum()) if fault == "waits" else x
 
     if not reason:
-        with pytest.raises(type(fault)):
+        with pytest.raises(type(fault)) as kept:  # with its frames, so that nothing goes by itself
             replayed(graphs, "fails", fails)
     else:
         for key, function in (("fails", fails), ("neg", torch.neg)):  # an answer does not try again and again
@@ -93,6 +92,7 @@ def test_a_failure_leaves_the_thread_on_its_stream_and_the_allocator_at_rest(
         assert bool(graphs.failure) == (reason not in ("no room", "out of memory"))
     torch.cuda.empty_cache()
     assert not gpu.pools.uses, "memory that nothing was recorded into goes back"
+    assert reason or kept.value.__traceback__
     assert replayed(Graphs(CUDA) if graphs.failure else graphs, "again") == [-1, -1]
 
 
