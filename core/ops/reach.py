@@ -115,9 +115,18 @@ def _visible(reach: Reach | None, first: int, end: int, q: Tensor) -> Tensor:
 
 
 def _explicit(q: Tensor, k: Tensor, v: Tensor, scaling: float, asked: Asked, first: int) -> Tensor:
-    """As `attend_as`, by all scores."""
-    found = scored(q, k, v, scaling, asked.softcap, _visible(asked.reach, first, first + k.shape[2], q))
-    return (found.out if asked.sinks is None else with_sinks(found, asked.sinks)).to(q.dtype)
+    """One masked softmax in float32 over all scores."""
+    batch, heads, num_new, dim = q.shape
+    folded = (q.float() * scaling).reshape(batch, k.shape[1], -1, dim)
+    scores = (folded @ widened(k, torch.float32).transpose(-1, -2)).view(batch, heads, num_new, -1)
+    if asked.softcap is not None:
+        scores = asked.softcap * torch.tanh(scores / asked.softcap)
+    scores = scores.masked_fill(~_visible(asked.reach, first, first + k.shape[2], q), float("-inf"))
+    if asked.sinks is not None:
+        sinks = asked.sinks.float()[:, None, None].expand(batch, -1, num_new, 1)
+        scores = torch.cat((scores, sinks), -1)
+    weights = torch.softmax(scores, -1)[..., : k.shape[2]].reshape(batch, k.shape[1], -1, k.shape[2])
+    return (weights @ widened(v, torch.float32)).view(batch, heads, num_new, -1).to(q.dtype)
 
 
 def partials_as(asked: Asked | None) -> tuple[PartialAttend, PartialAttend]:
@@ -133,25 +142,18 @@ def partials_as(asked: Asked | None) -> tuple[PartialAttend, PartialAttend]:
         )
     if asked is None or asked.softcap is None:
         return partial, causal_partial
-    capped = functools.partial(scored, softcap=asked.softcap)
-
-    def causal(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Partial:
-        return capped(q, k, v, scaling, visible=_visible(None, 0, k.shape[2], q))
-
-    return capped, causal
+    capped = functools.partial(softcapped, softcap=asked.softcap)
+    return functools.partial(capped, causal=False), functools.partial(capped, causal=True)
 
 
-def scored(
-    q: Tensor, k: Tensor, v: Tensor, scaling: float, softcap: float | None, visible: Tensor | None = None
-) -> Partial:
-    """Attention by all scores in float32, capped where a cap is given, to all keys or to those visible, [T, S] bool."""
+def softcapped(q: Tensor, k: Tensor, v: Tensor, scaling: float, softcap: float, *, causal: bool) -> Partial:
+    """Attention with capped scores to all keys given, or causally to the last T, with its log-sum-exp."""
     batch, heads, num_new, dim = q.shape
     folded = (q.float() * scaling).reshape(batch, k.shape[1], -1, dim)
     scores = (folded @ widened(k, torch.float32).transpose(-1, -2)).view(batch, heads, num_new, -1)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    if visible is not None:
-        scores = scores.masked_fill(~visible, float("-inf"))
+    scores = softcap * torch.tanh(scores / softcap)
+    if causal:
+        scores = scores.masked_fill(~_visible(None, 0, k.shape[2], q), float("-inf"))
     lse = scores.logsumexp(-1)
     weights = (scores - lse[..., None]).exp().reshape(batch, k.shape[1], -1, k.shape[2])
     return Partial((weights @ widened(v, torch.float32)).view(batch, heads, num_new, -1), lse)

@@ -14,7 +14,7 @@ from core.ops import host_attention, host_memory
 from core.ops.attention import Masses, Partial, partial_reference
 from core.ops.host_attention import HostAttention
 from core.ops.native import KEPT_AS, SmallRows
-from core.ops.reach import scored
+from core.ops.reach import softcapped
 from core.ops.scaled_rows import rounded, widened
 from core.ops.scores import kept_as
 from core.ops.transfer import HostRows
@@ -34,7 +34,7 @@ def whole(q: Tensor, blocks: Tensor, softcap: float | None = None) -> Partial:
     k, v = widened(blocks, torch.float64).permute(1, 2, 0, 3, 4).flatten(2, 3)[:, None]  # each [1, H_kv, N * R, D]
     if softcap is None:
         return partial_reference(q.float(), k, v, 0.3)
-    return scored(q, k, v, 0.3, softcap)
+    return softcapped(q, k, v, 0.3, softcap, causal=False)
 
 
 def alike(found: Partial, expected: Partial, most: float = 1e-5) -> bool:
