@@ -75,12 +75,6 @@ def _counts(num_new: int, rows: int, chunk: int) -> bool:
     return num_new <= MOST_TOKENS and rows <= MOST_TOGETHER and chunk in CHUNKS
 
 
-def _folded(q: Tensor, kv_heads: int) -> tuple[Tensor, Tensor]:
-    """Rows q [1, H, T, D] by KV head, [H_kv, G * T, D] as the kernel reads them, and room for as many results."""
-    folded = q.reshape(kv_heads, -1, q.shape[3]).contiguous()  # models pass transposed views
-    return folded, torch.empty(folded.shape, dtype=torch.float32)  # whatever the default is at this moment
-
-
 def _room_for_votes(kv_heads: int, num_new: int, total: int, chunk: int) -> Tensor:
     """Memory for the votes of a pass in one layer: whole shares of keys."""
     columns = -(-total // KEYS_OF_A_SHARE) * (KEYS_OF_A_SHARE // chunk)
@@ -143,32 +137,23 @@ class SmallRows:
         return self._attended(q, k, v, scaling, chunk)
 
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, scaling: float, chunk: int) -> tuple[Tensor, Tensor | None]:
-        kv_heads, total, threads = k.shape[1], k.shape[2], self._threads.now()
-        folded, out = _folded(q, kv_heads)
-        votes = _room_for_votes(kv_heads, q.shape[2], total, chunk) if chunk else None
-        cuts = _cuts(kv_heads, folded.shape[1], total, threads, whole=bool(chunk))
-        sizes = self._sizes(q.shape, k, v, scaling, total, (*cuts, threads), votes, chunk)
+        batch, heads, num_new, dim = q.shape
+        kv_heads, total = k.shape[1], k.shape[2]
+        assert k.stride(3) == v.stride(3) == 1, "keys and values must be contiguous in their last dimension"
+        rows = num_new * (heads // kv_heads)
+        folded = q.reshape(kv_heads, rows, dim).contiguous()  # models pass transposed views
+        out = torch.empty(kv_heads, rows, dim, dtype=torch.float32)  # whatever the default is at this moment
+        votes = _room_for_votes(kv_heads, num_new, total, chunk) if chunk else None
+        columns = votes.shape[2] if votes is not None else 0
+        strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
+        threads = self._threads.now()
+        cuts = _cuts(kv_heads, rows, total, threads, whole=bool(chunk))
+        work = (KEYS_OF_A_SHARE, *cuts, threads, self._unit(k.dtype, dim, heads // kv_heads), chunk, columns)
+        sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, *work)
         pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
         told = None if votes is None else votes.data_ptr()
         self.library.small_rows_attention(*pointers, told, ctypes.byref(sizes), KEPT_AS.index(k.dtype))
-        return out.view(q.shape), None if votes is None else votes[..., : -(-total // chunk)]
-
-    def _sizes(
-        self, q_shape: Sequence[int], k: Tensor, v: Tensor, scaling: float, total: int, cuts: tuple[int, int, int],
-        votes: Tensor | None = None, chunk: int = 0,
-    ) -> Sizes:  # fmt: skip
-        """Of causal attention of rows [1, H, T, D] to `total` keys.
-
-        Args:
-            cuts: pieces of a head's keys, groups of its rows, threads.
-        """
-        assert k.stride(3) == v.stride(3) == 1, "keys and values must be contiguous in their last dimension"
-        _, heads, num_new, dim = q_shape
-        group = heads // k.shape[1]
-        strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
-        columns = 0 if votes is None else votes.shape[2]
-        work = (KEYS_OF_A_SHARE, *cuts, self._unit(k.dtype, dim, group), chunk, columns)
-        return Sizes(scaling, k.shape[1], num_new * group, num_new, total, dim, *strides, *work)
+        return out.view(batch, heads, num_new, dim), None if votes is None else votes[..., : -(-total // chunk)]
 
     def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
         """Whether attention to keys and values of one text goes through the kernel; other sizes and types do not."""
@@ -218,15 +203,20 @@ class SmallRows:
         self, q: Tensor, k: Tensor, v: Tensor, scaling: float, first: int, before: Tensor | None,
         after: Tensor | None, num_new: int,
     ) -> Tensor:  # fmt: skip
-        folded, out = _folded(q, k.shape[1])
-        threads, rows = self._threads.now(), folded.shape[1]
-        groups = min(rows, _cuts(k.shape[1], max(rows, MOST_ROWS + 1), k.shape[2], threads)[1])  # never cut by keys
-        sizes = self._sizes(q.shape, k, v, scaling, k.shape[2], (1, groups, threads))
-        sizes.num_new = num_new
+        _, heads, count, dim = q.shape
+        kv_heads, total = k.shape[1], k.shape[2]
+        rows = count * (heads // kv_heads)
+        folded = q.reshape(kv_heads, rows, dim).contiguous()
+        out = torch.empty(kv_heads, rows, dim, dtype=torch.float32)
+        strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
+        threads = self._threads.now()
+        groups = min(rows, _cuts(kv_heads, max(rows, MOST_ROWS + 1), total, threads)[1])  # never cut by keys
+        work = (KEYS_OF_A_SHARE, 1, groups, threads, self._unit(k.dtype, dim, heads // kv_heads), 0, 0)
+        sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, *work)
         pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), ctypes.byref(sizes))
         states = [None if state is None else state.data_ptr() for state in (before, after)]
         self.library.small_rows_attention_from(*pointers, KEPT_AS.index(k.dtype), first, *states)
-        return out.view(q.shape)
+        return out.view(1, heads, count, dim)
 
     def blocks(
         self, q: Tensor, blocks: Tensor, scaling: float, into: Partial, softcap: float | None, threads: int,
@@ -348,12 +338,14 @@ class SmallRows:
         _, kv_heads, num_new, dim = heads[3].shape
         num_heads, total = heads[2].shape[1], held + num_new
         threads, first, folded = self._threads.now(), k[0], num_new * (num_heads // kv_heads)
+        strides = (first.stride(1), first.stride(2), v[0].stride(1), v[0].stride(2))
         assert 0 < keep <= num_new and total <= first.shape[2], f"{num_new} rows behind {held} of {first.shape[2]}"
         chunk = chunk if _counts(num_new, folded, chunk) else 0
         votes = [_room_for_votes(kv_heads, num_new, total, chunk) for _ in k] if chunk else []
+        columns = votes[0].shape[2] if votes else 0
         cuts = _cuts(kv_heads, folded, total, threads, whole=bool(chunk))
-        room = votes[0] if votes else None
-        sizes = self._sizes(heads[2].shape, first, v[0], dim**-0.5, total, (*cuts, threads), room, chunk)
+        work = (KEYS_OF_A_SHARE, *cuts, threads, self._unit(first.dtype, dim, num_heads // kv_heads), chunk, columns)
+        sizes = Sizes(dim**-0.5, kv_heads, folded, num_new, total, dim, *strides, *work)
         out = torch.empty(keep, vocab, dtype=torch.float32)
         beside = BesideSizes.of(log, votes)
         pointers = [(ctypes.c_void_p * len(kind))(*(layer.data_ptr() for layer in kind)) for kind in (k, v)]
