@@ -190,18 +190,10 @@ class BookStore:
             self.engine.refilled(token_ids, logged=label.num_tokens) as cache,
         ):
             try:
-                for layer in layers:
-                    for part in cache.beside(layer, usable):
-                        part.copy_(next(contents)[:, : part.shape[1]])
-                for span in spans:
+                for moving in fill(cache, usable, spans, contents):
+                    yield moving
                     if cancel and cancel.is_set():
                         break
-                    size = min(span.stop, usable) - span.start
-                    for layer in layers:
-                        k, v = next(contents)[:, None, :, :size]
-                        cache.stage(layer, k, v)
-                    cache.commit(size)
-                    yield Moving(cache.length, usable)
             finally:
                 if cache.length < usable:
                     cache.truncate(self._settled(cache.length, total))
@@ -301,6 +293,27 @@ class BookStore:
                     own = reader.tokens()
                     if torch.equal(own, tokens[: len(own)]):
                         self.folder.remove(book)
+
+
+def fill(cache: FullCache, length: int, spans: Sequence[range], contents: Iterator[Tensor]) -> Generator[Moving]:
+    """Fill an emptied cache with the first `length` tokens of a text, span by span.
+
+    Args:
+        contents: what lies beside each layer's rows, see `FullCache.beside`; then of each span the keys and values of
+            each layer, [2, H_kv, n, D].
+    """
+    layers = range(cache.shape.num_layers)
+    for layer in layers:
+        for part in cache.beside(layer, length):
+            part.copy_(next(contents)[:, : part.shape[1]])
+    for span in spans:
+        if (size := min(span.stop, length) - span.start) <= 0:
+            return
+        for layer in layers:
+            k, v = next(contents)[:, None, :, :size].to(cache.shape.device)
+            cache.stage(layer, k, v)
+        cache.commit(size)
+        yield Moving(cache.length, length)
 
 
 def beside_names(layer: int) -> tuple[str, str]:

@@ -7,6 +7,7 @@ taken for something else. Texts with a common beginning share its blocks. Runs o
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from core.caches.query_log import QUERY_LOG
 from core.caches.tokens import common_prefix
 from core.generation.decode_loop import LONGEST_ROUND
-from core.kv_store.engine_store import CacheOwner, Moving
+from core.kv_store.engine_store import CacheOwner, Moving, fill, spans_of
 from core.planning.hardware import free_memory_bytes
 
 LEAST_TOKENS = 64  # fewer are read as fast as they are copied
@@ -26,10 +27,10 @@ HOST = torch.device("cpu")
 
 
 class Block(NamedTuple):
-    """Consecutive tokens of a text in host memory; per layer k, v [H_kv, n, D]."""
+    """Consecutive tokens of a text in host memory; keys and values of each layer, [2, H_kv, n, D]."""
 
-    size: int
-    layers: list[tuple[Tensor, ...]]
+    tokens: range
+    layers: list[Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +39,7 @@ class Text:
 
     token_ids: list[int]
     blocks: list[Block]
-    beside: list[tuple[Tensor, ...]]  # per layer newest and sampled queries, as `FullCache.beside`
+    beside: list[Tensor]  # of each layer, the newest and sampled queries, as `FullCache.beside`
     first_query: int  # the first token whose query is among the newest
 
 
@@ -114,15 +115,15 @@ class Slots:
             return
         blocks = known.blocks[: shared // BLOCK_TOKENS] if known is not None else []
         first, layers = len(blocks) * BLOCK_TOKENS, range(cache.shape.num_layers)
-        beside = [cache.beside(layer, total) for layer in layers]
+        beside = [part for layer in layers for part in cache.beside(layer, total)]
         needed = (total - first) * cache.shape.bytes_per_token + num_bytes(beside)
         if not self._make_room(needed, spared=[text for text in (spared, known) if text is not None]):
             return
-        kept = [on_host(parts) for parts in beside]
-        for start in range(first, total, BLOCK_TOKENS):
-            stop = min(start + BLOCK_TOKENS, total)
-            blocks.append(Block(stop - start, [on_host(cache.rows(layer, start, stop)) for layer in layers]))
-            yield Moving(start, total)
+        kept = [part.to(HOST, copy=True) for part in beside]
+        for span in spans_of(BLOCK_TOKENS, total)[len(blocks) :]:
+            rows = (cache.rows(layer, span.start, span.stop) for layer in layers)
+            blocks.append(Block(span, [torch.stack([part.to(HOST) for part in pair]) for pair in rows]))
+            yield Moving(span.start, total)
         text = Text(token_ids, blocks, kept, cache.queries_start())
         beginnings = [one for one in self._texts if common_prefix(one.token_ids, token_ids) == len(one.token_ids)]
         self._texts = [one for one in self._texts if one is spared or one not in beginnings]
@@ -149,17 +150,9 @@ class Slots:
     # -------------------- back into the cache
 
     def _restore(self, text: Text, length: int) -> Iterator[Moving]:
+        contents = chain(text.beside, (rows for block in text.blocks for rows in block.layers))
         with self._engine.refilled(text.token_ids[:length], logged=text.first_query + QUERY_LOG) as cache:
-            for layer, kept in enumerate(text.beside):
-                for into, part in zip(cache.beside(layer, length), kept, strict=True):
-                    into.copy_(part[:, : into.shape[1]])
-            for block in text.blocks[: -(-length // BLOCK_TOKENS)]:
-                size = min(block.size, length - cache.length)
-                for layer, rows in enumerate(block.layers):
-                    k, v = (part[None, :, :size].to(cache.shape.device) for part in rows)
-                    cache.stage(layer, k, v)
-                cache.commit(size)
-                yield Moving(cache.length, length)
+            yield from fill(cache, length, [block.tokens for block in text.blocks], contents)
 
 
 def size_bytes(texts: Sequence[Text]) -> int:
@@ -168,11 +161,6 @@ def size_bytes(texts: Sequence[Text]) -> int:
     return sum(num_bytes(block.layers) for block in blocks.values()) + sum(num_bytes(text.beside) for text in texts)
 
 
-def num_bytes(layers: Sequence[tuple[Tensor, ...]]) -> int:
-    """Memory of each layer's tensors."""
-    return sum(part.nbytes for parts in layers for part in parts)
-
-
-def on_host(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Copies in host memory."""
-    return tuple(part.to(HOST, copy=True).contiguous() for part in parts)
+def num_bytes(tensors: Sequence[Tensor]) -> int:
+    """Memory of tensors."""
+    return sum(tensor.nbytes for tensor in tensors)

@@ -59,6 +59,7 @@ class PrefetchRing:
     Args:
         shape: of a piece. group: pieces that are brought at once, at most.
     Device memory: `num_slots` groups to bring and one piece to store; on a CPU none to store.
+    Host memory: two pinned buffers for chosen rows.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class PrefetchRing:
             own.share(self._packed, self._storing)
         self._computed, self._read, self._stored = own.event(), own.event(), own.event()
         self._sources: list[Tensor] = []  # device rows on their way to the host, not yet known to be read
-        self._picker = Picker(dtype, device)
+        self._buffers: list[Tensor] = []  # for chosen rows, from the first use on
+        self._copied, self._turn = [own.event() for _ in range(2)], 0
         self._groups: Sequence[Tensor] = ()  # each [<= group, *shape]
         self._sent = self._taken = 0
         self._in_use = False  # a group was taken and not released
@@ -158,34 +160,18 @@ class PrefetchRing:
         self._stored.synchronize()
 
     def pick(self, rows: Tensor, chosen: Tensor, into: Tensor) -> None:
-        """Copy chosen host rows to the device; see `Picker.pick`. All stores must have arrived."""
-        self._picker.pick(rows, chosen, into)
-
-
-class Picker:
-    """Brings chosen rows of host memory to the device: the processor gathers them into two pinned buffers in turn.
-
-    Host memory: two buffers, allocated at the first use.
-    """
-
-    def __init__(self, dtype: torch.dtype, device: torch.device, size_bytes: int | None = None) -> None:
-        self._streams, self._dtype, self._device = streams.of(device), dtype, device
-        self._size = (size_bytes or PICKED_BYTES) // dtype.itemsize
-        self._buffers: list[Tensor] = []
-        self._copied = [self._streams.event() for _ in range(2)]
-        self._turn = 0
-
-    def pick(self, rows: Tensor, chosen: Tensor, into: Tensor) -> None:
         """Copy rows [R, W] with numbers `chosen` [N] int64, both in host memory, into device rows [N, W].
 
-        Waits only for earlier copies out of the buffer that is filled next.
+        All stores must have arrived. The processor gathers rows into two pinned buffers in turn; it waits only for
+        earlier copies out of the buffer that is filled next.
         """
         if not self._streams.asynchronous:
             torch.index_select(rows, 0, chosen, out=into)
             return
         width = rows.shape[1]
         if not self._buffers:
-            self._buffers = [self._streams.pinned(max(self._size, width), self._dtype) for _ in self._copied]
+            size = max(PICKED_BYTES // rows.itemsize, width)
+            self._buffers = [self._streams.pinned(size, rows.dtype) for _ in self._copied]
         portion = self._buffers[0].numel() // width
         for start in range(0, len(chosen), portion):
             numbers = chosen[start : start + portion]

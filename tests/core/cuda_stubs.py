@@ -20,6 +20,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import core.engine  # before there are stubs: torch's compiler looks for some of them when it is imported
 from core.ops.streams import PinnedArray
+from tests.core.order import Order
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 aten = torch.ops.aten
@@ -42,6 +44,9 @@ WAITING = {aten._local_scalar_dense, aten.nonzero, aten.equal, aten.masked_selec
 BOUND = 1 << 16  # streams and events are numbered from here
 
 _gpu: "PretendedGpu | None" = None
+without_cuda = pytest.mark.skipif(
+    hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
+)
 
 
 class Recorded(NamedTuple):
@@ -70,8 +75,8 @@ class DeviceTensor(Tensor):
                 device=CUDA,
             )
         made.held = held
-        if _gpu is not None:
-            _gpu.memory.hold(held)
+        if _gpu is not None and _gpu.memory.hold(held) and _gpu.order and _gpu.recording is None:
+            _gpu.order.made(_gpu.stream, held)
         return made
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -95,6 +100,8 @@ class DeviceTensor(Tensor):
 
     def record_stream(self, stream: Any) -> None:
         assert isinstance(stream, torch.cuda.Stream), f"record_stream of {type(stream).__name__}"
+        if _gpu is not None and _gpu.order:
+            _gpu.order.share(self.held, stream.stream_id)
 
     def pin_memory(self, *_: object) -> Tensor:
         raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
@@ -122,11 +129,13 @@ class DeviceGenerator(torch._C.Generator):
         return self._where
 
 
-def waited(what: str) -> None:
-    """The processor waits for the device here."""
+def waited(what: str, known: Any = None) -> None:
+    """The processor waits for the device here, for all that the current stream has done unless something is `known`."""
     assert _gpu is not None, "the pretended device has gone"
-    _gpu.waits += 1
+    _gpu.waits, _gpu.passed = _gpu.waits + 1, _gpu.made
     _gpu.on_wait(what)
+    if _gpu.order:
+        _gpu.order.learn(_gpu.order.host, _gpu.order.now(_gpu.stream) if known is None else known)
     if _gpu.recording is not None:
         _gpu.spoilt = True
         raise torch.AcceleratorError(f"CUDA error: operation not permitted when stream is capturing ({what})")
@@ -142,6 +151,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     wanted = kwargs.get("device")
     target = torch.device(wanted).type if wanted is not None else "cuda" if here else "cpu"
     if not here and target != "cuda":  # also the meta device, where transformers makes its modules
+        touched(func, args, kwargs, on_host=True)
         return func(*args, **kwargs)
     assert _gpu is not None, "the pretended device has gone"
     if here:
@@ -152,6 +162,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         waited(str(func))
     if packet in (aten._to_copy, aten.copy_):
         between(packet, args, kwargs, target)
+    touched(func, args, kwargs, on_host=False)
     if packet is aten.multinomial:
         assert bool((args[0].held.sum(-1) > 0).all()), "device-side assert triggered: probabilities that sum to 0"
     inner = dict(kwargs)
@@ -172,6 +183,24 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if _gpu.recording is not None:
         _gpu.recording.append(Recorded(replaced or func, args, inner, out))
     return out
+
+
+def touched(func: Any, args: Any, kwargs: dict[str, Any], *, on_host: bool) -> None:
+    """Tell who reads and writes an operation's tensors on the device and in pinned memory."""
+    if _gpu is None or _gpu.order is None or _gpu.recording is not None or func.is_view:
+        return
+    agent: object = _gpu.order.host if on_host else _gpu.stream
+    given = {x.name: x for x in func._schema.arguments}
+    for argument, value in (*zip(func._schema.arguments, args, strict=False), *((given[n], kwargs[n]) for n in kwargs)):
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        for x in leaves(value):
+            if isinstance(x, DeviceTensor):
+                _gpu.order.touch(agent, x.held, writes=writes)
+            elif isinstance(x, Tensor) and _gpu.is_pinned(x):
+                pointer = x.untyped_storage().data_ptr()  # torch's own pinned memory waits for copies by itself
+                gone = partial(_gpu.unpinned, pointer) if pointer in _gpu.locked else _gpu.order.forget
+                _gpu.order.follow(x.untyped_storage(), gone)
+                _gpu.order.touch(agent, x, writes=writes)
 
 
 def with_generator(function: Callable[..., Any], where: Callable[..., Any]) -> Callable[..., Any]:
@@ -343,19 +372,26 @@ class Memory:
         self._sizes: dict[int, int] = {}
         self.used_bytes = self.peak_bytes = 0
 
-    def hold(self, tensor: Tensor, size_bytes: int | None = None) -> None:
-        """A tensor lies here; what shares its storage counts once. `size_bytes`: of it, where not all lies here."""
+    def hold(self, tensor: Tensor, size_bytes: int | None = None) -> bool:
+        """A tensor lies here; what shares its storage counts once. Returns whether the storage is new.
+
+        Args:
+            size_bytes: what of it lies here; None: all.
+        """
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._sizes:
-            return
+            return False
         self._sizes[key] = storage.nbytes() if size_bytes is None else size_bytes
         self.used_bytes += self._sizes[key]
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         weakref.finalize(storage, self._gone, key).atexit = False
+        return True
 
     def _gone(self, key: int) -> None:
         self.used_bytes -= self._sizes.pop(key)
+        if _gpu is not None and _gpu.order:
+            _gpu.order.freed(key)
 
     def reset_peak(self) -> None:
         """The peak is what is used now."""
@@ -365,23 +401,37 @@ class Memory:
 class PretendedGpu:
     """What the stubs know."""
 
-    def __init__(self) -> None:
-        self.memory = Memory()
+    def __init__(self, order: Order | None = None) -> None:
+        self.memory, self.order = Memory(), order
         self.recording: list[Recorded] | None = None
         self.spoilt = False  # the recording
+        self.pools, self.capture_error_mode = Pools(), ""  # of the newest recording
         self.replays = self.waits = 0
         self.on_wait: Callable[[str], object] = lambda what: None  # told of each wait
         self.sync_mode = 0
         self.streams = [0, 0, 1]  # as torch has it: stream, device, type
-        self.made = BOUND
+        self.made = self.passed = BOUND  # streams, events and marks are numbered; the newest mark known to be passed
         self.fraction = 1.0
-        self.registered: dict[int, int] = {}
+        self.registered: dict[int, int] = {}  # pinned memory
+        self.locked: set[int] = set()  # of it, what the program has pinned in place
 
     @property
     def used_bytes(self) -> int:
         """Of all tensors on the device."""
         gc.collect()
         return self.memory.used_bytes
+
+    @property
+    def stream(self) -> int:
+        """The current one; 0 computes."""
+        return self.streams[0]
+
+    def unpinned(self, pointer: int, key: int) -> None:
+        """Memory goes that was pinned in place."""
+        if self.order is not None:
+            self.order.freed(key)
+            if pointer in self.locked:
+                self.order.faults.append("pinned memory was given back and never unpinned")
 
     def is_pinned(self, x: Tensor) -> bool:
         at = x.untyped_storage().data_ptr()
@@ -432,9 +482,11 @@ class Cudart:
         if self.refuses:
             return self.cudaError(2)
         self._gpu.registered[pointer] = size
+        self._gpu.locked.add(pointer)
         return self.cudaError(0)
 
     def cudaHostUnregister(self, pointer: int) -> Any:
+        self._gpu.locked.discard(pointer)
         return self.cudaError(0 if self._gpu.registered.pop(checked(pointer, int, "pointer"), None) else 1)
 
     def cudaGetErrorString(self, error: Any) -> str:
@@ -458,35 +510,109 @@ def stream_new(cls: Any, priority: int = 0, **known: int) -> Any:
 
 def event_new(cls: Any, **flags: bool) -> Any:
     made = object.__new__(cls)
-    made.timed, made.recorded = flags["enable_timing"], False
+    made.timed, made.recorded, made.known = flags["enable_timing"], 0, None
     return made
 
 
 def event_record(self: Any, stream: Any) -> None:
     assert isinstance(stream, torch.cuda.Stream), f"record on {type(stream).__name__}"
-    self.recorded = True
+    assert _gpu is not None, "the pretended device has gone"
+    self.recorded = _gpu.number()
+    if _gpu.order:
+        self.known = _gpu.order.launched(stream.stream_id)
+
+
+def event_wait(self: Any, stream: Any) -> None:
+    checked(stream, torch.cuda.Stream, "wait")
+    if _gpu is not None and _gpu.order and self.recorded:
+        _gpu.order.learn(stream.stream_id, self.known)
+
+
+def event_synchronize(self: Any) -> None:
+    assert _gpu is not None, "the pretended device has gone"
+    if self.recorded:
+        before = _gpu.passed
+        waited("an event", self.known)
+        _gpu.passed = before
+        event_passed(self)
+
+
+def event_passed(self: Any) -> bool:
+    assert _gpu is not None, "the pretended device has gone"
+    _gpu.passed = max(_gpu.passed, self.recorded)
+    return True
 
 
 def event_elapsed(self: Any, other: Any) -> float:
     assert isinstance(other, torch.cuda.Event) and self.timed and other.timed, "both must measure time"
     assert self.recorded and other.recorded, "both must have been recorded"
+    assert _gpu is not None and max(self.recorded, other.recorded) <= _gpu.passed, (
+        "neither is known before it has passed"
+    )
     return 0.1
+
+
+class Pools:
+    """What torch keeps of recordings, and refuses, after c10/cuda/CUDACachingAllocator.cpp."""
+
+    def __init__(self) -> None:
+        self.uses: dict[tuple[int, int], int] = {}  # graphs by pool; one without any is only waiting to be freed
+        self.underway: list[tuple[int, int]] = []  # allocations go to these
+        self.pinned: set[tuple[int, int]] = set()  # a tensor lives there
+        self.ends_late = False  # it is not told that a recording was spoilt (mended in pytorch 180395)
+
+    def begin(self, pool: tuple[int, int]) -> None:
+        if self.uses.get(pool) == 0:
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+        self.uses[pool] = self.uses.get(pool, 0) + 1
+        self.underway.append(pool)
+
+    def end(self, device: int, pool: tuple[int, int]) -> None:
+        if index_of(device, "endAllocateToPool") or pool not in self.underway:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self.underway.remove(pool)
+
+    def release(self, device: int, pool: tuple[int, int]) -> None:
+        assert index_of(device, "releasePool") == 0 < self.uses[pool], "released more often than held"
+        self.uses[pool] -= 1
+
+    def empty_cache(self) -> None:
+        if self.underway:
+            raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
+        self.uses = {pool: uses for pool, uses in self.uses.items() if uses or pool in self.pinned}
 
 
 def capture_begin(self: Any, pool: Any = None, capture_error_mode: str = "global") -> None:
     assert _gpu is not None and _gpu.recording is None, "a recording is running"
     assert capture_error_mode in ("global", "thread_local", "relaxed"), capture_error_mode
-    assert pool is None or pool == (0, 1), f"pool {pool!r}"
-    assert _gpu.streams[0] != 0, "CUDA graphs must be captured on a non-default stream"
-    _gpu.recording, _gpu.spoilt, self.steps = [], False, None
+    assert _gpu.stream != 0, "CUDA graphs must be captured on a non-default stream"
+    self.own, self.began_on, self.steps = pool or (0, _gpu.number()), _gpu.stream, None
+    _gpu.pools.begin(self.own)
+    _gpu.recording, _gpu.spoilt, _gpu.capture_error_mode = [], False, capture_error_mode
 
 
 def capture_end(self: Any) -> None:
-    assert _gpu is not None and _gpu.recording is not None, "no recording is running"
+    assert _gpu is not None and _gpu.stream == self.began_on, "Capture must end on the same stream it began on."
     steps, _gpu.recording = _gpu.recording, None
+    if steps is None:
+        raise RuntimeError("CUDA error: the stream is not capturing")
+    if not (_gpu.spoilt and _gpu.pools.ends_late):
+        _gpu.pools.end(0, self.own)
     if _gpu.spoilt:
         raise torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")
     self.steps = steps
+
+
+def pool_of(self: Any) -> Any:
+    if self.steps is None:
+        raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+    return self.own
+
+
+def reset(self: Any) -> None:
+    if getattr(self, "steps", None) is not None and _gpu is not None:
+        self.steps = None
+        _gpu.pools.release(0, self.own)
 
 
 def replay(self: Any) -> None:
@@ -529,11 +655,11 @@ def guarded() -> Iterator[None]:
 
 
 @contextmanager
-def pretended_gpu() -> Iterator[PretendedGpu]:
-    """Inside, this machine has one GPU."""
+def pretended_gpu(order: Order | None = None) -> Iterator[PretendedGpu]:
+    """Inside, this machine has one GPU; `order` notices races between its streams and the host."""
     global _gpu
     assert not hasattr(torch._C, "_cuda_getDeviceCount"), "torch was built with CUDA: its own functions would be hidden"
-    gpu, C = PretendedGpu(), torch._C
+    gpu, C = PretendedGpu(order), torch._C
     cudart = Cudart(gpu)
 
     def keep(name: str, *values: object, kinds: tuple[type, ...]) -> None:
@@ -545,6 +671,13 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         keep("fraction", fraction, kinds=(float,))
         index_of(device, "_cuda_setMemoryFraction")
 
+    def synchronize() -> None:
+        if gpu.recording is not None:
+            waited("synchronize")
+        gpu.passed = gpu.made
+        if gpu.order:
+            gpu.order.wait_for_all()
+
     functions: dict[str, Callable[..., Any]] = {
         "_cuda_getDeviceCount": lambda: 1,
         "_cuda_getDevice": lambda: 0,
@@ -555,8 +688,10 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         "_cuda_setStream": lambda *, stream_id, device_index, device_type: keep(
             "streams", stream_id, device_index, device_type, kinds=(int, int, int)
         ),
-        "_cuda_synchronize": lambda: waited("synchronize") if gpu.recording is not None else None,
-        "_cuda_emptyCache": lambda: None,
+        "_cuda_synchronize": synchronize,
+        "_cuda_emptyCache": gpu.pools.empty_cache,
+        "_cuda_endAllocateToPool": gpu.pools.end,
+        "_cuda_releasePool": gpu.pools.release,
         "_is_flash_attention_available": lambda: True,
         "_host_emptyCache": lambda: None,
         "_cuda_setMemoryFraction": set_fraction,
@@ -572,16 +707,16 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
             "__new__": stream_new,
             "__init__": lambda self, *_, **__: None,
             "__eq__": lambda self, other: self.stream_id == other.stream_id,
-            "synchronize": lambda self: waited("a stream"),
+            "synchronize": lambda self: waited("a stream", gpu.order and gpu.order.now(self.stream_id)),
             "query": lambda self: True,
         },
         C._CudaEventBase: {
             "__new__": event_new,
             "__init__": lambda self, *_, **__: None,
             "record": event_record,
-            "wait": lambda self, stream: checked(stream, torch.cuda.Stream, "wait"),
-            "synchronize": lambda self: waited("an event") if self.recorded else None,
-            "query": lambda self: True,
+            "wait": event_wait,
+            "synchronize": event_synchronize,
+            "query": event_passed,
             "elapsed_time": event_elapsed,
         },
         C._CUDAGraph: {
@@ -590,8 +725,8 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
             "capture_begin": capture_begin,
             "capture_end": capture_end,
             "replay": replay,
-            "reset": lambda self: None,
-            "pool": lambda self: (0, 1),
+            "reset": reset,
+            "pool": pool_of,
         },
     }
     _device_constructors()  # kept by torch from its first use on: it must be of the functions that are there now
@@ -612,7 +747,7 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         made = empty(*args, **kwargs)
         if pin_memory:
             assert made.device.type == "cpu", "Only dense CPU tensors can be pinned"
-            gpu.registered[made.data_ptr()] = made.untyped_storage().nbytes()
+            in_pinned_pages(made)
         return made
 
     def array_there(array: Any, **kwargs: Any) -> Tensor:
@@ -626,7 +761,9 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         return DeviceTensor(held)
 
     def pinned_copy(self: Tensor, *_: object) -> Tensor:
-        made = self if gpu.is_pinned(self) else self.clone()
+        return in_pinned_pages(self if gpu.is_pinned(self) else self.clone())
+
+    def in_pinned_pages(made: Tensor) -> Tensor:
         storage = made.untyped_storage()
         if gpu.registered.setdefault(storage.data_ptr(), storage.nbytes()):  # until it goes
             weakref.finalize(storage, gpu.registered.pop, storage.data_ptr(), None).atexit = False
@@ -638,6 +775,9 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         for base, members in bases.items():
             for name, member in members.items():
                 patch.setattr(base, name, staticmethod(member) if name == "__new__" else member, raising=False)
+        patch.setattr(torch.cuda.CUDAGraph, "__del__", reset, raising=False)
+        for size in ("LINK_BYTES", "SHARING_BYTES"):  # of what is timed, which tells nothing here
+            patch.setattr(f"core.planning.measured.{size}", 1 << 12)
         patch.setattr(torch.backends.cuda, "is_built", lambda: True)
         patch.setattr(torch.cuda, "_initialized", True)
         patch.setattr(torch.cuda, "_cudart", cudart)
@@ -648,7 +788,7 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         patch.setattr(torch.cuda, "default_generators", (DeviceGenerator(CUDA),))
         # Else a module's parameter would take over the numbers of another one, which a held tensor has none of
         patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
-        patch.setattr(torch.cuda.graphs, "_graph_pool_handle", lambda: (0, 1))
+        patch.setattr(torch.cuda.graphs, "_graph_pool_handle", lambda: (0, gpu.number()))
         patch.setattr(torch, "Generator", DeviceGenerator)
         patch.setattr(core.generation.decode_loop, "Generator", DeviceGenerator)
         patch.setattr(torch, "empty", pinned_empty)

@@ -92,6 +92,7 @@ def test_a_layout_is_gone_before_the_next_is_allocated_and_comes_back_where_that
 ) -> None:
     """Else a device holds both: caches and recordings refer to one another, and an error to what was allocated."""
     found, held = list[tuple[int, bool]](), list[weakref.ref[torch.Tensor]]()
+    plain, most, short, long = replace(CONFIG, method="autoregressive", max_new_tokens=2), 300, SHORT[:50], LONG[:250]
 
     def levels(config: EngineConfig, placement: Placement, *rest: Any) -> Levels:
         found.append((placement.plan.capacity, any(buffer() is not None for buffer in held)))
@@ -106,16 +107,16 @@ def test_a_layout_is_gone_before_the_next_is_allocated_and_comes_back_where_that
 
     def work() -> None:
         split = tiny_engine(device="cuda", placement="split")
-        plan = replace(split.plan, most_resident=MOST)
+        plan = replace(split.plan, most_resident=most)
         monkeypatch.setattr(engine_module, "TALK", TALK)
         monkeypatch.setattr(engine_module, "Levels", levels)
         monkeypatch.setattr(engine_module, "Prefill", prefill)
         graphs = Graphs(torch.device("cuda", 0))
         engine = Engine(split.config, plan, split.text, split._models, graphs=graphs)
-        assert answered(engine, SHORT).token_ids and graphs.num_kept
+        assert list(engine.generate(short, plain)) and graphs.num_kept
         with pytest.raises(NotEnoughMemory, match=r"No room\."):
-            answered(engine, LONG)
-        assert answered(engine, LONG).token_ids
+            list(engine.generate(long, plain))
+        assert list(engine.generate(long, plain))
 
     with pretended_gpu():
         gc.disable()
@@ -124,4 +125,4 @@ def test_a_layout_is_gone_before_the_next_is_allocated_and_comes_back_where_that
         finally:
             gc.enable()
         gc.collect()
-    assert found == [(MOST, False), (2048, False), (MOST, False), (2048, False)]
+    assert found == [(most, False), (2048, False), (most, False), (2048, False)]

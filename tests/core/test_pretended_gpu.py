@@ -22,20 +22,16 @@ from core.ops.transfer import HostRows, pinning
 from core.planning.hardware import cap_memory, peak_memory_bytes, return_memory, this_machine, used_memory_bytes
 from core.planning.plan import make_plan
 from tests.core import cuda_stubs as stubs
-from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
+from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu, without_cuda
 from tests.core.toys import answer, engine_on, random_prompt
 
-pytestmark = pytest.mark.skipif(
-    hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
-)
+pytestmark = without_cuda
 ROOT = Path(__file__).parents[2]
 PROMPT = random_prompt(300)
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
-    monkeypatch.setattr("core.planning.measured.LINK_BYTES", 1 << 12)
-    monkeypatch.setattr("core.planning.measured.SHARING_BYTES", 1 << 12)
+def gpu() -> Iterator[PretendedGpu]:
     with pretended_gpu() as found:
         yield found
 

@@ -20,12 +20,10 @@ from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.speculative import AutoregressiveProposer, Speculative
 from core.generation.decode_loop import Answer
 from core.models.cached_model import CachedModel
-from tests.core.cuda_stubs import pretended_gpu
+from tests.core.cuda_stubs import pretended_gpu, without_cuda
 from tests.core.toys import engine_on, random_prompt
 
-pytestmark = pytest.mark.skipif(
-    hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
-)
+pytestmark = without_cuda
 OUTSIDE = "the rest of a step"
 GAMMA1, LAYERS = 2, 2
 PROMPT = random_prompt(300)  # of an offloaded layer the newest 192 rows and more stay on the device
@@ -94,9 +92,7 @@ class Ledger:
 def counted(way: str, sampling: SamplingParams, new: int, method: str = "triforce") -> Ledger:
     """Waits of an answer to a prompt that was read."""
     ledger = Ledger()
-    with pretended_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("core.planning.measured.LINK_BYTES", 1 << 12)
-        patch.setattr("core.planning.measured.SHARING_BYTES", 1 << 12)
+    with pretended_gpu() as gpu:
         engine = engine_on("cuda", **WAYS[way])
         list(engine.read(PROMPT))
         gpu.on_wait = ledger.wait

@@ -120,8 +120,6 @@ def test_what_is_asked_of_cuda_alone_runs_on_a_pretended_device(
     """Sizes of a rehearsal, and every line that a rehearsal leaves out."""
     from tests.core.cuda_stubs import pretended_gpu
 
-    monkeypatch.setattr("core.planning.measured.LINK_BYTES", 1 << 12)
-    monkeypatch.setattr("core.planning.measured.SHARING_BYTES", 1 << 12)
     monkeypatch.setattr("tests.gpu.kernels.GIB", 1 << 20)
     step = next(step for step in STEPS if step.name == name)
     with pretended_gpu():

@@ -58,12 +58,9 @@ def expected() -> dict[int, tuple[int, ...]]:
 
 
 @pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch, expected: object) -> Iterator[None]:
+def gpu(expected: object) -> Iterator[None]:
     from tests.core.cuda_stubs import pretended_gpu
 
-    if not REAL:
-        monkeypatch.setattr("core.planning.measured.LINK_BYTES", 1 << 12)
-        monkeypatch.setattr("core.planning.measured.SHARING_BYTES", 1 << 12)
     with nullcontext() if REAL else pretended_gpu():
         yield
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 
-from assets.tools.bench.speed import bench_prompt
+from assets.tools.bench.speed import answered, prompt_ids
 from core.caches.retrieval import RetrievalCache
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import NEAR_TIE_GAP, Engine
@@ -29,15 +29,12 @@ ROOM = 192  # tokens for the question, the answer and a round that is longer tha
 
 def prompt_of(engine: Engine, num_tokens: int) -> list[int]:
     """A generated book of about so many tokens, and a question whose answer is long."""
-    conversation, question = bench_prompt(engine.text, num_tokens, SEED)
-    return conversation.ask(question.question).prompt_ids(engine.text)
+    return prompt_ids(engine.text, num_tokens, SEED)
 
 
 def answer(engine: Engine, prompt: Sequence[int], config: GenerationConfig) -> Finished:
     """One answer."""
-    *_, finished = engine.generate(prompt, config)
-    assert isinstance(finished, Finished)
-    return finished
+    return answered(engine.generate(prompt, config))
 
 
 def figures(finished: Finished) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Waits and marks taken out of the code one at a time, to see that the simulated device notices each of them.
+"""Waits and marks taken out of the code one at a time, to see that the search for races notices each of them.
 
 `python -m tests.core.caches.removals [--only NAME]` copies the code, changes one place, runs the tests of schedules
 until the first failure, and prints a table. Cost: some minutes; so the default run only checks that each still applies.
@@ -8,7 +8,7 @@ import sys
 
 from tests.core.decoding.mutants import Mutant, main
 
-TESTS = ("tests/core/ops/test_simulated.py", "tests/core/caches/test_schedules.py")
+TESTS = ("tests/core/caches/test_schedules.py",)
 TRANSFER, HOST_ATTENTION = "core/ops/transfer.py", "core/ops/host_attention.py"
 STORES, FULL = "core/caches/layer_storage.py", "core/caches/full.py"
 

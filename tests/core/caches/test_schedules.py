@@ -1,12 +1,13 @@
-"""Offloaded layers on a device that works later than the program says, in any order that events allow.
+"""Offloaded layers on a pretended GPU whose streams and host may work in any order that events allow.
 
-The same program runs on the processor, which does everything at once, and on the simulated device: readings chunk by
-chunk and layer by layer, rounds, passes that break off, rewinds into blocks on the host, selections, and a share of the
-attention left to the host. Whatever the schedule, the same numbers come out.
+The same program runs on the processor and there: readings chunk by chunk and layer by layer, rounds, passes that break
+off, rewinds into blocks on the host, selections, and a share of the attention left to the host. The same numbers come
+out, and no access to memory depends on an order that nothing makes certain (`tests.core.order`).
 """
 
 import gc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -24,10 +25,11 @@ from core.caches.policies import ByVerification
 from core.caches.retrieval import RetrievalCache
 from core.config import EngineConfig, RetrievalConfig
 from core.models.loader import ModelDims
-from core.ops import transfer
+from core.ops import host_attention, transfer
 from core.ops.native import VOTERS
 from core.planning.sizes import Sizes
-from tests.core.ops.simulated import DEVICE, SimulatedDevice, simulated
+from tests.core.cuda_stubs import CUDA, DeviceTensor, pretended_gpu
+from tests.core.order import Order, Thread
 from tests.core.toys import CPU
 
 LAYERS, HEADS, KV_HEADS, DIM = 2, 2, 1, 8
@@ -40,15 +42,6 @@ def steps_of(words: str) -> list[Step]:
     return [(name, int(count)) for name, count in (step.split() for step in words.split(", "))]
 
 
-# Copies as late as possible with the computing as early, the reverse, everything late, and something in between
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "late copies": {"eager": ["computing"]},
-    "early copies": {"eager": ["side 1", "side 2"]},
-    "early bringing": {"eager": ["computing", "side 1"]},
-    "early storing": {"eager": ["computing", "side 2"]},
-    "everything late": {},
-    "in turn": {"schedule": [4, 5, 6, 3, 8, 9]},
-}
 # All that offloaded layers do: blocks sent in long and in short passes, a layerwise reading of several chunks, rewinds
 # that cut a block, a pass that broke off while a piece was in use, choices that move chunks and that keep some.
 LONG = steps_of(
@@ -66,12 +59,13 @@ AT_ONCE = {
 
 @pytest.fixture(autouse=True, scope="module")
 def few_kept_rows() -> Iterator[None]:
-    """Blocks leave early, passes are soon long, and a buffer of the picker holds few chunks."""
+    """Blocks leave early, passes are soon long, a buffer of the picker holds few chunks; operations of torch alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layer_storage, "KEPT_ROWS", 4)
         patch.setattr(layer_storage, "SHORT_PASS", 10)
         patch.setattr(full, "SHORT_PASS", 10)
         patch.setattr(transfer, "PICKED_BYTES", 5 * CHUNK * DIM * 4)
+        patch.setattr(host_attention, "kernel_here", lambda: None)
         yield
 
 
@@ -86,6 +80,7 @@ class Program:
         self.retrieval = RetrievalCache(self.full, ByVerification(self.full, CONFIG))
         self.found: list[Tensor] = []
         self._layers, self._generator = layers, torch.Generator().manual_seed(0)
+        self._there = DeviceTensor if device == CUDA else lambda x: x  # computed there: nobody waits
 
     def run(self, steps: Sequence[Step]) -> list[Tensor]:
         for name, count in steps:
@@ -97,7 +92,7 @@ class Program:
         """One layer of a pass: q, k, v of the device, never the same twice; a model keeps nothing of them."""
         with _disable_current_modes():
             made = torch.randn(1, HEADS + 2 * KV_HEADS, count, DIM, generator=self._generator)
-            q, k, v = (part.clone() for part in made.split([HEADS, KV_HEADS, KV_HEADS], 1))
+            q, k, v = (self._there(part.clone()) for part in made.split([HEADS, KV_HEADS, KV_HEADS], 1))
         cache.stage(layer, k, v)
         del k, v
         self.found.append(cache.attend(layer, q, 0.4))
@@ -178,35 +173,30 @@ class Program:
             self.found += [kind[layer][:, :, :held].clone() for kind in (self.retrieval.k, self.retrieval.v)]
 
 
-def differing(device: SimulatedDevice, steps: Sequence[Step], expected: Sequence[Tensor] | None = None) -> list[int]:
+@contextmanager
+def any_order() -> Iterator[Order]:
+    """A device on which whatever is not ordered is a fault."""
+    order = Order()
+    with pretended_gpu(order), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_attention, "ThreadPoolExecutor", lambda *_, **__: Thread(order))
+        yield order
+    assert not order.faults, order.faults[0]
+
+
+def differing(steps: Sequence[Step]) -> list[int]:
     """The numbers of results that are others there than on the processor."""
-    expected = expected or Program(CPU).run(steps)
-    with simulated(device):
-        found = Program(DEVICE).run(steps)
+    expected = Program(CPU).run(steps)
+    with any_order():
+        program = Program(CUDA)
+        found = [result.cpu() for result in program.run(steps)]
+        del program
     pairs = enumerate(zip(expected, found, strict=True))
     return [number for number, (a, b) in pairs if not torch.allclose(a, b, atol=1e-6, rtol=0)]
 
 
-@pytest.fixture(scope="module")
-def numbers_of_long() -> list[Tensor]:
-    return Program(CPU).run(LONG)
-
-
-@pytest.mark.parametrize(
-    ("name", "refused"),
-    [*((name, "") for name in SCHEDULES), ("late copies", "not allowed"), ("in turn", "not allowed")],
-)
-def test_whatever_the_schedule_the_same_numbers_come_out(
-    name: str, refused: str, numbers_of_long: list[Tensor]
-) -> None:
-    """Pinned and pageable host memory."""
-    assert differing(SimulatedDevice(**SCHEDULES[name], refused=refused), LONG, numbers_of_long) == []
-
-
-@pytest.mark.parametrize("use", AT_ONCE)
-def test_the_newest_block_is_not_read_on_the_host_before_it_arrived(use: str) -> None:
-    """The last layer's newest block is the one that other waits leave on its way: they order what was read from."""
-    assert differing(SimulatedDevice(eager=["computing"]), AT_ONCE[use]) == []
+@pytest.mark.parametrize("steps", [LONG, *AT_ONCE.values()], ids=["long", *AT_ONCE])
+def test_the_same_numbers_come_out_and_every_access_is_ordered(steps: list[Step]) -> None:
+    assert differing(steps) == []
 
 
 any_steps = st.lists(
@@ -225,58 +215,42 @@ any_steps = st.lists(
 @given(
     first=st.integers(20, 80),
     steps=any_steps,
-    schedule=st.lists(st.integers(0, 4 * 6), max_size=12),
-    eager=st.sets(st.sampled_from(["computing", "side 1", "side 2"])),
 )
 @settings(max_examples=12, deadline=None)
-def test_any_program_gives_the_same_numbers_in_any_schedule(
-    first: int, steps: list[Step], schedule: list[int], eager: set[str]
-) -> None:
-    assert differing(SimulatedDevice(schedule, eager=eager), [("read", first), *steps]) == []
+def test_any_program_gives_the_same_numbers_in_any_order(first: int, steps: list[Step]) -> None:
+    assert differing([("read", first), *steps]) == []
 
 
 # -------------------- memory
 
 
-@pytest.mark.parametrize("eager", ["side 1", "side 2", "computing"])
-def test_caches_that_go_while_copies_are_on_their_way_free_no_host_memory_in_use(eager: str) -> None:
-    """Another model is chosen in the middle of a pass; the simulated device states a fault."""
-    with simulated(SimulatedDevice(eager=[eager])):
-        program = Program(DEVICE)
+def test_caches_that_go_while_copies_are_on_their_way_free_no_host_memory_in_use() -> None:
+    """Another model is chosen in the middle of a pass."""
+    with any_order():
+        program = Program(CUDA)
         program.run(steps_of("read 50, read 45"))
         program.full.begin(program.full.length, 1)
-        program.found.clear()
         del program
         gc.collect()
-        torch.zeros(4, device=DEVICE)
 
 
 def ring_and_memory() -> tuple[transfer.PrefetchRing, transfer.HostRows]:
-    memory = transfer.HostRows((3, 4), torch.float32, DEVICE)
-    memory.rows.copy_(torch.ones(3, 4))
-    return transfer.PrefetchRing((4,), torch.float32, DEVICE, 2), memory
+    memory = transfer.HostRows((3, 4), torch.float32, CUDA)
+    memory.rows.fill_(1.0)
+    return transfer.PrefetchRing((4,), torch.float32, CUDA, 2), memory
 
 
 @pytest.mark.parametrize("way", ["to the device", "to the host"])
 def test_a_ring_that_goes_leaves_its_buffers_to_the_copies_that_use_them(way: str) -> None:
-    with simulated(SimulatedDevice()):
+    with any_order():
         ring, memory = ring_and_memory()
         if way == "to the device":
-            ring.begin([memory.rows[0]])
+            ring.begin([memory.rows[:1]])
         else:
-            x = torch.ones(4, device=DEVICE)
+            x = torch.ones(4, device=CUDA)
             ring.store(memory.rows[0], [(..., x)])
             ring.reclaim()
-        del ring
-        torch.zeros(4, device=DEVICE)
-
-
-def test_a_new_ring_may_bring_at_once() -> None:
-    """Its buffers may be memory that is still written to for their last owner."""
-    with simulated(SimulatedDevice(eager=["side 1"])):
-        ring, memory = ring_and_memory()
-        ring.begin([memory.rows[:1]])
-        assert ring.take().tolist() == [[1.0] * 4]
+        del ring, memory
 
 
 ROWS = 160  # of a long pass
@@ -295,65 +269,37 @@ class Forgetful(list[Tensor]):
         pass
 
 
-def taken(read: str, *, eager: Sequence[str] = ("computing",)) -> tuple[int, int, int]:
-    """Peak of device memory while a prompt is read, beside what lies there for good; what is left; what is planned."""
-    device = SimulatedDevice(eager=eager, measured=True)
-    with simulated(device):
-        program = Program(DEVICE, CONTEXT, SIZES.layers, SIZES.offload(CONTEXT, 0))
+@pytest.mark.parametrize("read", ["chunk by chunk", "layer by layer"])
+def test_rows_that_wait_for_the_host_take_no_device_memory_that_was_not_planned(read: str) -> None:
+    """They wait as long as they can; no more of them wait than the plan counts."""
+    planned = SIZES.layers * SIZES.tail_bytes(CONTEXT) // 2  # there from the beginning; as much again may come
+    planned += SIZES.layer_bytes(CONTEXT) if read == "layer by layer" else ROWS * SIZES.row_bytes
+    if read == "layer by layer":
+        planned += 4 * HEADS * VOTERS * CONTEXT  # scores of the tokens that vote at the end of a block
+    with pretended_gpu() as gpu:
+        program = Program(CUDA, CONTEXT, SIZES.layers, SIZES.offload(CONTEXT, 0))
         program.found = Forgetful()
-        before = device.live_bytes
+        before = gpu.used_bytes
+        gpu.memory.reset_peak()
         for _ in range(CONTEXT // ROWS):
             if read == "layer by layer":
                 program.layerwise(ROWS, chunk=ROWS // 2)
             else:
                 program.read(ROWS)
+        peak = gpu.memory.peak_bytes - before
         program.full.votes.forget()  # planned apart
-        peak, left = device.peak_bytes - before, device.live_bytes - before
-        suffixes = SIZES.layers * SIZES.tail_bytes(CONTEXT) // 2  # there from the beginning; as much again may come
-        planned = suffixes + ROWS * SIZES.row_bytes
-        if read == "layer by layer":
-            planned = suffixes + SIZES.layer_bytes(CONTEXT)
-            planned += 4 * HEADS * VOTERS * CONTEXT  # scores of the tokens that vote at the end of a block
-    return peak, left, planned
-
-
-@pytest.mark.parametrize("read", ["chunk by chunk", "layer by layer"])
-def test_a_slow_link_takes_no_device_memory_that_was_not_planned(read: str) -> None:
-    """Rows wait for the host as long as they can; no more of them wait than the plan counts."""
-    slow, left, planned = taken(read)
-    fast, _, _ = taken(read, eager=("computing", "side 1", "side 2"))
-    assert slow <= planned + PASS_BYTES and slow == fast
+        left = gpu.used_bytes - before
+        del program
+    assert peak <= planned + PASS_BYTES
     assert left == 0, "nothing waits behind the end"
 
 
-def test_without_staging_a_slow_link_takes_a_copy_of_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: each block is packed into memory of its own, which is free when the copy is done."""
-
-    def store(self: transfer.PrefetchRing, into: Tensor, parts: Sequence[tuple[Any, Tensor]]) -> None:
-        rows = torch.empty(into.shape, device=DEVICE)
-        for where, part in parts:
-            rows[where] = part
-        self._computed.record(self._streams.current())
-        self._storing.wait_event(self._computed)
-        self._streams.copy(into, rows, self._storing)
-        self._stored.record(self._storing)
-        self._streams.share(rows, self._storing)
-
-    monkeypatch.setattr(transfer.PrefetchRing, "store", store)
-    slow, _, planned = taken("chunk by chunk")
-    assert slow > planned + PASS_BYTES
-
-
 def test_a_reading_that_is_stopped_gives_its_memory_back() -> None:
-    device = SimulatedDevice(measured=True)
-    with simulated(device):
-        program = Program(DEVICE)
-        program.run(steps_of("read 50"))
-        program.found.clear()
-        program.full.votes.forget()
-        before = device.live_bytes
-        for name in ("abandon", "break_off"):
-            program.run([(name, 45)])
-            program.found.clear()
+    with pretended_gpu() as gpu:
+        program, left = Program(CUDA), []
+        for steps in ("read 50", "abandon 45", "break_off 45"):
+            program.run(steps_of(steps)).clear()
             program.full.votes.forget()
-            assert device.live_bytes == before, name
+            left.append(gpu.used_bytes)
+        del program
+    assert left[0] == left[1] == left[2] > 0

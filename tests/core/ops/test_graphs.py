@@ -246,8 +246,6 @@ def after_start(note: Callable[[Decoder], object]) -> Iterator[None]:
         ("autoregressive", SAMPLED, 20),
         ("triforce", GREEDY, 20),
         ("triforce", SAMPLED, 300),
-        ("retrieval", GREEDY, 60),
-        ("draft", SAMPLED, 300),
     ],
 )
 def test_the_first_round_records_nothing(method: str, sampling: SamplingParams, num_tokens: int) -> None:

@@ -15,6 +15,7 @@ from core.models import cached_model
 from core.models.cached_model import PassMeter
 from core.ops import threads
 from core.ops.threads import LOOK_SECONDS, Threads, Used, used_now
+from tests.core.cuda_stubs import CUDA, pretended_gpu, without_cuda
 
 
 class Machine:
@@ -139,39 +140,18 @@ def test_a_speculation_that_did_not_pay_beside_others_is_tried_again_when_thread
 # -------------------- a device that computes later
 
 
-class Event:
-    """A mark that a device passes when a test says so; times are counted in marks."""
-
-    made = passed = 0
-
-    def __init__(self, *, enable_timing: bool) -> None:
-        assert enable_timing
-
-    def record(self) -> None:
-        Event.made += 1
-        self.number = Event.made
-
-    def synchronize(self) -> None:
-        Event.passed = max(Event.passed, self.number)
-
-    def elapsed_time(self, other: "Event") -> float:
-        assert max(self.number, other.number) <= Event.passed, "neither is known before it has passed"
-        return 1e3 * (other.number - self.number)
-
-
-def test_a_device_that_lags_is_waited_for_only_by_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("made", "passed"):
-        monkeypatch.setattr(Event, name, 0)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    meter = PassMeter(torch.device("cuda"))
-    for _ in range(200):
+@without_cuda
+def test_a_device_that_lags_is_waited_for_only_by_whoever_asks() -> None:
+    with pretended_gpu() as gpu:
+        meter = PassMeter(CUDA)
+        for _ in range(200):
+            with meter.measure(2, 100):
+                pass
+        assert gpu.waits == 0 and meter.passes == 200
+        for _ in range(2):  # each counts once
+            assert meter.seconds == pytest.approx(200 * 1e-4) and gpu.waits == 1
+        assert dict(meter.seconds_by_rows) == {2: pytest.approx(1e-4)}
         with meter.measure(2, 100):
             pass
-    assert Event.passed == 0 and meter.passes == 200
-    for _ in range(2):  # each counts once
-        assert meter.seconds == pytest.approx(200.0) and Event.passed == Event.made
-    assert dict(meter.seconds_by_rows) == {2: pytest.approx(1.0)}
-    with meter.measure(2, 100):
-        pass
-    meter.reset()  # a rank that is led counts passes for ever, and forgets them
-    assert not meter._pending and meter.seconds == 0 and Event.passed < Event.made
+        meter.reset()  # a rank that is led counts passes for ever, and forgets them
+        assert not meter._pending and meter.seconds == 0 and gpu.waits == 1
