@@ -3,7 +3,8 @@
 import argparse
 import os
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +19,10 @@ from app.server import bodies
 from app.ui.assets import ASSETS
 from core.errors import CoreError
 from tests.app.conftest import Served
-from tests.app.fakes import GRADIO_WARNINGS
+from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, wait_for
 from tests.app.remote import fake_server
 from tests.app.server.asgi import client, raw
-from tests.app.ui.pages import act_id
+from tests.app.ui.pages import PageOf, act_id
 
 pytestmark = GRADIO_WARNINGS
 ServeOn = Callable[[EngineWorker], str]
@@ -46,14 +47,18 @@ def test_nothing_that_a_client_sends_makes_the_server_fetch(
         file = {"path": url, "meta": META}
         payloads: list[Any] = [
             [file],
-            [{"path": "/nowhere", "url": url.upper(), "meta": META}],
+            [{"path": url, "url": url, "orig_name": "book.txt", "size": 5, "meta": META}],
+            [{"path": "/nowhere", "url": url, "meta": META}],
+            [{"path": url.upper(), "meta": META}],
             [{"deep": [[{"er": file}]]}],
+            file,
+            [{"path": "ftp://books.example/x", "url": f"{address}gradio_api/file=x", "meta": META}],
             url,
             [url],
         ]
         for payload in payloads:
             message = {"data": ["0" * 32, payload], "session_hash": "s", "fn_index": 0}
-            for route in ("call/open", "component_server", "queue/join"):
+            for route in ("call/open", "call/v2/open", "api/open", "component_server", "run/open", "queue/join"):
                 answer = browser.post(f"{address}gradio_api/{route}", json=message)
                 assert (answer.status_code, answer.text) == (404, bodies.NOTHING_HERE), route
             act = {"session": "0" * 32, "id": act_id(), "act": "open", "values": {"files": payload}}
@@ -155,6 +160,40 @@ def test_unfinished_bodies_are_few_and_end(serve: ServeOn, worker: EngineWorker)
     with client() as browser:
         assert post_file(browser, address, b"words").status_code == 200, "places are given back"
         assert browser.post(f"{address}page/act", json={}).status_code == 400
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(
+    serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace
+) -> None:
+    address, seen = serve(worker), threading.Event()
+
+    def half() -> Iterator[bytes]:
+        yield PART + b"x" * 200_000
+        wait_for(lambda: size_bytes(arguments.data_dir / FOLDER) > 0)
+        seen.set()
+        raise ConnectionError("the reader's machine went to sleep")
+
+    headers = {**MULTIPART, "Content-Length": "300000"}
+    with client() as browser, pytest.raises(ConnectionError):
+        browser.post(f"{address}gradio_api/upload", content=half(), headers=headers)
+    assert seen.is_set()
+    wait_for(lambda: list((arguments.data_dir / FOLDER).rglob("*")) == [])
+
+
+def test_the_copy_goes_before_the_book_is_read(
+    serve: ServeOn, worker: EngineWorker, engine: FakeEngine, arguments: argparse.Namespace
+) -> None:
+    address, page, folder = serve(worker), PageOf(worker), arguments.data_dir / FOLDER
+    engine.reading.clear()
+    with client() as browser:
+        files = post_file(browser, address, b"It was a dark and stormy night. " * 9).json()
+    assert page.does("open", files=files)
+    wait_for(lambda: "Reading" in page.state()["book"])
+    wait_for(lambda: list(folder.rglob("*.txt")) == [] == list(folder.glob("?" * 64)))
+    assert not page.session.is_read, "the model has not read it"
+    engine.reading.set()
+    page.rests()
+    assert page.session.is_read
 
 
 # -------------------- the folder

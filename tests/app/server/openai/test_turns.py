@@ -18,7 +18,7 @@ from app.server.openai.errors import RequestError
 from app.server.request_guard import Hosts
 from core.errors import InvalidSetting
 from tests.app.fakes import FOREIGN, HOLD, SECONDS, free_port, wait_for
-from tests.app.server.asgi import ask, client
+from tests.app.server.asgi import ask, asked, client, raw
 from tests.app.server.openai.servers import ServedEngine, served
 
 Answer = tuple[int, dict[str, Any]]
@@ -145,6 +145,11 @@ def test_an_error_of_the_engine_is_an_error_in_json(engine: ServedEngine, begin:
 # -------------------- bodies
 
 
+def test_more_bytes_than_any_prompt_has_are_refused_before_they_are_sent(url: str) -> None:
+    with raw(url, "POST /v1/chat/completions", Content_Length="67108864") as line:
+        assert b" 413 " in line.recv(1000)
+
+
 @pytest.fixture
 def limit() -> Any:
     """An app behind a limit of a context's size: it answers with what it was sent."""
@@ -172,6 +177,17 @@ def test_bodies_are_bounded_by_the_context_however_they_come(limit: Any) -> None
 
 async def silence() -> Any:
     await asyncio.Event().wait()
+
+
+def test_slow_senders_are_few_and_end(limit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.server.bodies.STALLED_SECONDS", 0.2)
+
+    async def three() -> list[int]:
+        answers = await asyncio.gather(*(asked(limit, method="POST", receive=silence) for _ in range(3)))
+        return [answer.status for answer in answers]
+
+    for _ in range(2):  # places are given back
+        assert asyncio.run(three()) == [400, 400, 503]
 
 
 def test_a_sender_of_a_byte_now_and_then_ends_too(limit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
