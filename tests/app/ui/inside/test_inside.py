@@ -98,6 +98,7 @@ def test_an_empty_shelf_empties_the_tab(reader: Reader) -> None:
     page = PageOf(reader.worker, reader.session.id)
     reader.asks("One?", config=GenerationConfig(max_new_tokens=2))
     reader.opens("Another book. " * 20, "other.txt")
+    page.does("inside:triforce")  # of a race that is not there
     assert page.state("inside")["inside"] != EMPTY, "beside the first one it changes nothing"
     reader.arranges(lambda _: Library())
     assert page.state("inside")["inside"] == EMPTY
