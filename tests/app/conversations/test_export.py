@@ -1,13 +1,14 @@
 """Exported Markdown as another program reads it: nothing of a text is HTML, an image or a link in disguise."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.conversations.export import as_markdown
-from tests.app.conversations.test_tree import a_dialogue, said
+from tests.app.conversations.test_tree import BOOK, a_dialogue, said
 
 markdown_it = pytest.importorskip("markdown_it", reason="it comes with the packages of requirements.lock")
 ATOMS = (
@@ -41,7 +42,7 @@ def test_this_reader_finds_them() -> None:
 @example("Why?", ("\\[\n```\n\\]\n```\n![x](http://a/p)", ""))  # no mathematics where it is no mathematics
 @example("a\n```\nb\u2028```\n![x](http://a/p)", ("", ""))
 def test_an_exported_conversation_loads_nothing(question: str, answers: tuple[str, str]) -> None:
-    dialogue = a_dialogue()
+    dialogue = replace(a_dialogue(), book=replace(BOOK, names=(question,)))
     for answer in answers:
         dialogue, _ = said(dialogue, question, answer)
     text = as_markdown(dialogue)

@@ -9,7 +9,7 @@ import pytest
 from app.conversations.exchange import Exchange
 from app.conversations.export import as_json
 from app.conversations.schema import MOST_MOMENT, VERSION, Damaged, NewerVersion, load
-from app.conversations.tree import BookRef, Dialogue, Node, title_of
+from app.conversations.tree import ROOT, BookRef, Dialogue, Node, title_of
 from core.config import SamplingParams
 from tests.app.fakes import finished
 
@@ -53,6 +53,7 @@ def test_deleting_takes_what_follows_and_shows_what_is_left() -> None:
     dialogue, _ = said(dialogue, "Two again?", parent=first.id)
     both = dialogue.show(dialogue.newest_below(second.id)).remove(second.id)
     assert shown(both) == ["One?", "Two again?"] and len(both.nodes) == 2
+    assert dialogue.show(first.id).remove(second.id).head == first.id, "what is shown stays where it is not removed"
     assert dialogue.remove(first.id).nodes == () and dialogue.remove("unknown").nodes == dialogue.nodes
 
 
@@ -147,4 +148,4 @@ def test_a_newer_version_is_no_damage() -> None:
 
 def test_a_lost_head_shows_nothing_and_loses_nothing() -> None:
     dialogue = load(as_json(replace(DIALOGUE, head="gone")), DIALOGUE.id)
-    assert dialogue.path == () and dialogue.nodes == DIALOGUE.nodes
+    assert dialogue.head == ROOT and dialogue.nodes == DIALOGUE.nodes
