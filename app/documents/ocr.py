@@ -29,7 +29,18 @@ LIMITS = ParsingLimits(memory_bytes=4 << 30, silence_seconds=180)
 _turn = threading.BoundedSemaphore(1)  # one recognition at a time: it may take hours, and memory
 
 
-_pace = [USUAL_SECONDS]  # for one page, by the newest
+@dataclass(slots=True)
+class Pace:
+    """How long the newest pages took."""
+
+    seconds: float = USUAL_SECONDS  # for one page
+
+    def took(self, seconds: float) -> None:
+        """A page took this long."""
+        self.seconds += NEWEST * (seconds - self.seconds)
+
+
+PACE = Pace()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +100,7 @@ class Ocr:
                     begun = time.monotonic()
                 if begun is not None and message and message["kind"] == "page":
                     index = left.pop(0)
-                    _pace[0] += NEWEST * (time.monotonic() - begun - _pace[0])
+                    PACE.took(time.monotonic() - begun)
                     begun = time.monotonic()
                     if not message["damaged"]:
                         texts[index] = message["text"]
@@ -121,4 +132,4 @@ def is_installed() -> bool:
 
 def expected_seconds(num_pages: int) -> float:
     """How long pages will take, by the newest ones."""
-    return _pace[0] * num_pages
+    return PACE.seconds * num_pages

@@ -47,7 +47,7 @@ XPS = Other("an XPS document", "Print or save it as PDF and use that.")
 
 ARCHIVE = re.compile(rb"PK(?:\x03\x04|\x05\x06)")
 MEDIA_TYPE = re.compile(rb"PK\x03\x04.{26}mimetype.{0,64}(application/[\w.+-]+)", re.DOTALL)
-MOST_LISTED = 1 << 24  # bytes at the end of an archive, in which the list of its files is
+MOST_LISTED = 1 << 22  # bytes at the end of an archive, in which the list of its files is
 # By the media type in the first entry of an archive (OpenDocument 1.3, part 2, 3.3; OCF 3.3, 4.3), or by a name in its
 # list; the first match wins.
 Entries = tuple[tuple[str, Kind | Other], ...]
