@@ -153,6 +153,15 @@ def llama(context: int = 131072, *, count: int = 1, **changes: Any) -> Plan:
     return make_plan(sizes_of("llama2-7b-128k")[0], None, config, rig)
 
 
+def test_weights_of_four_bits_cost_something_for_each_further_row() -> None:
+    rig = make_rig(HOST, assume="4090", host_gib=256)
+    plan = make_plan(sizes_of("qwen3-14b-yarn")[0], None, EngineConfig(context=8192, bits=4), rig)
+    reads = planned_reads(plan, 4096).full
+    one, other = (pass_cost("cuda", replace(reads, in_bits=count), bandwidths(plan)) for count in (reads.in_bits, 0))
+    assert reads.in_bits == plan.size.layer_parameters
+    assert one.of(0) == other.of(0) and one.of(8) - other.of(8) == pytest.approx(8 * 13.2e9 / 1.5e13, rel=0.02)
+
+
 # Published for two RTX 4090 (arXiv 2404.11912), milliseconds a token with about 120K tokens of context.
 @pytest.mark.parametrize(
     ("name", "layers", "plain_ms", "triforce_ms"),
