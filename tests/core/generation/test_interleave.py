@@ -94,7 +94,9 @@ def test_a_budget_of_time_ends_a_lane() -> None:
 
 
 @pytest.mark.parametrize(("after", "how"), [(12, "cancelled"), (8, "left"), (0, "cancelled while reading")])
-def test_a_race_that_is_stopped_leaves_the_engine_usable(after: int, how: str) -> None:
+def test_a_race_that_is_stopped_leaves_the_engine_usable(after: int, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, end = set[interleave.Lane](), interleave.Lane.end
+    monkeypatch.setattr(interleave.Lane, "end", lambda lane: (ended.add(lane), end(lane)))
     engine, prompt, cancel = tiny_engine(), random_prompt(200 if after else 1900), threading.Event()
     lanes: Any = engine.race(prompt, [config("autoregressive", 500), config("triforce", 500)], cancel)
     events = []
@@ -105,8 +107,9 @@ def test_a_race_that_is_stopped_leaves_the_engine_usable(after: int, how: str) -
             if how == "left":
                 lanes.close()
                 break
-    assert [end.stop_reason for end in ends(events)] == ([] if how == "left" else ["cancelled"] * 2)
+    assert [last.stop_reason for last in ends(events)] == ([] if how == "left" else ["cancelled"] * 2)
+    assert len(ended) == 2, "what was set aside is freed, in other processes, too"
     if not after:
         assert not any(isinstance(event.event, RoundDone) for event in events), "no lane has begun"
-        assert all(end.token_ids == () for end in ends(events)) and engine.cached_prefix(prompt) < len(prompt) - 1
+        assert all(last.token_ids == () for last in ends(events)) and engine.cached_prefix(prompt) < len(prompt) - 1
     assert_usable(engine, prompt)
