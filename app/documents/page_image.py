@@ -57,11 +57,6 @@ class PageImage:
     letters: str
     boxes: "array[int]"  # left, top, right, bottom of each letter, in pixels
 
-    @property
-    def num_bytes(self) -> int:
-        """About what it takes in memory."""
-        return len(self.image) + len(self.letters) + self.boxes.itemsize * len(self.boxes)
-
     def marks(self, page_text: str, spans: Sequence[tuple[int, int]]) -> list[list[Box]]:
         """Where parts, characters [start, end) of the page's text, stand; none of a part if that is not certain."""
         found = locate(self.letters, page_text, spans)

@@ -45,8 +45,6 @@ class Writing:
 
     trace: Trace  # shown until its turn has come, then the engine's
     past: tuple[str, ...] = ()  # the exchanges shown before it, by their ids
-    left: str = ""  # the question, which goes back into the box if there is no answer
-    editing: str | None = None  # the exchange that the question replaces
     conversation: str  # the one shown when it was asked
     beside: bool  # that is about another book
     waiting: Waiting | None = None

@@ -23,7 +23,6 @@ UNTIL = {  # what a job waits for
     "loading": " until the model is loaded",
     "opening": " until the book is open",
     "reading": " until the book is read",
-    "counting": " until the book is counted",
     "saving": " until the book is on disk",
     "survey": "",
     "answer": " until this page’s answer is written",
