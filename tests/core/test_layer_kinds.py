@@ -22,7 +22,6 @@ from core.models.families import HYBRIDS
 from core.models.head_layout import is_divisible
 from core.models.rotary import KeyShift
 from core.planning.choices import Choice
-from core.planning.plan import Plan
 from core.planning.sizes import REMEMBERED
 from tests.core import toys
 from tests.core.models.tiny_families import family_engine, tiny_family, transformers_text
@@ -134,7 +133,7 @@ def test_no_question_reads_the_book_again_whatever_was_asked_between(
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "gemma4_text"])
-def test_what_is_remembered_of_windows_is_planned(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_of_windows_is_planned(family: str) -> None:
     engine, _ = family_engine(family)
     for number in range(5):
         list(engine.read(random_prompt(100 + 50 * number)))
@@ -146,10 +145,8 @@ def test_what_is_remembered_of_windows_is_planned(family: str, monkeypatch: pyte
     on_gpu = replace(engine.plan, device=Choice("cuda", "chosen"))
     assert [row.size_bytes for row in on_gpu.sizes.host_rows(2048, 1)] == [planned]
     assert REMEMBERED not in [row.name for row in on_gpu.sizes.device_rows(2048, 1)]
-    monkeypatch.setattr(Plan, "host_room", planned + on_gpu.sizes.host_bytes(2048, 0))
-    assert on_gpu.layers_within(1 << 30, 2048, 0) == 0
-    monkeypatch.setattr(Plan, "host_room", planned + on_gpu.sizes.host_bytes(2048, 0) - 1)
-    assert on_gpu.layers_within(1 << 30, 2048, 0) is None
+    needed = planned + on_gpu.sizes.host_bytes(2048, 0)
+    assert [on_gpu.sizes.layers_within(2048, 0, 1 << 30, room) for room in (needed, needed - 1)] == [0, None]
 
 
 # -------------------- running states

@@ -121,13 +121,15 @@ def test_a_parsing_process_imports_no_other_reader() -> None:
 # -------------------- parsers of real files
 
 
+WORDS = b"BT /F1 11 Tf " + b"(word) Tj 1 0 0 1 5 5 Tm " * 600_000 + b"ET"
+
+
 @pytest.mark.parametrize(
     ("content", "limits", "told"),
     [
         (b" " * 70_000_000, ParsingLimits(memory_bytes=100_000_000), r"0\.1 GB of memory"),
-        (b"", ParsingLimits(silence_seconds=0), "0 seconds for one page"),
-        (b"BT /F1 11 Tf " + b"(word) Tj 1 0 0 1 5 5 Tm " * 600_000 + b"ET", ParsingLimits(cpu_seconds=1),
-         "1 seconds of computing"),
+        (WORDS, ParsingLimits(silence_seconds=0), "0 seconds for one page"),
+        (WORDS, ParsingLimits(cpu_seconds=1), "1 seconds of computing"),
     ],
     ids=["memory", "silence", "computing"],
 )  # fmt: skip

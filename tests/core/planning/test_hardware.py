@@ -9,7 +9,8 @@ import psutil
 import pytest
 import torch
 
-from assets.tools.bench import ablation, offload
+from assets.tools.bench import ablation
+from assets.tools.bench.pair import SharedPair
 from assets.tools.bench.speed import _device
 from core.config import EngineConfig
 from core.engine import Engine
@@ -83,7 +84,7 @@ def test_engines_and_benchmarks_limit_and_load_a_device_with_its_index(
     """torch takes no "cuda" without a number for a device to limit."""
     cards, config = Cards(monkeypatch, count), EngineConfig(num_gpus=count, gpu_memory_gib=6.0)
     pretend(monkeypatch, tmp_path)
-    benches = (lambda: ablation.Ablation(config, 4096), lambda: offload.Bench(config)) if count == 1 else ()
+    benches = (lambda: ablation.Ablation(config, 4096), lambda: SharedPair(config, 0)) if count == 1 else ()
     for start in (lambda: Engine.load(config), *benches):
         with pytest.raises(Loaded):
             start()
