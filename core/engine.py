@@ -32,7 +32,8 @@ from core.models.hub.catalog import ModelEntry
 from core.models.layerwise import DecoderLayers
 from core.ops.graphs import Graphs
 from core.planning.choices import Choice
-from core.planning.plan import Plan, begun
+from core.planning.fit import begun
+from core.planning.plan import Plan
 
 if TYPE_CHECKING:
     from core.kv_store.identity import Family

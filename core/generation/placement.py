@@ -13,8 +13,9 @@ from core.caches.full import FullCache
 from core.config import EngineConfig
 from core.ops.transfer import pinning
 from core.planning.choices import Choice, choose_cpu_attention
+from core.planning.fit import placed
 from core.planning.measured import measure_link, measure_sharing, share_of
-from core.planning.plan import Plan, placed
+from core.planning.plan import Plan
 
 if TYPE_CHECKING:
     from core.parallel.rank_pool import RankPool

@@ -164,8 +164,7 @@ def configuration(header: Header, frequencies: Tensor | None) -> PreTrainedConfi
     found["eos_token_id"] = list(header.ends) or None
     head_dim = found.get("head_dim") or found["hidden_size"] // found["num_attention_heads"]
     found["rope_parameters"] = _rope(header, head_dim, frequencies, in_part=kind in IN_PART)
-    windowed = header.said.get(f"{header.family}.attention.sliding_window_pattern")
-    if isinstance(windowed, tuple):
+    if isinstance(windowed := header.said.get(f"{header.family}.attention.sliding_window_pattern"), tuple):
         found["layer_types"] = [SLIDING if own else FULL for own in windowed]
     found |= UNSTATED.get(kind, {})
     more = MORE[kind](header, found) if kind in MORE else {}

@@ -9,7 +9,7 @@ from core.errors import ContextBeyondModel, InvalidSetting, NotEnoughMemory, Not
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
 from core.models.self_draft import LEAVE_OUT
-from core.planning.choices import Choice
+from core.planning.choices import NO_BLOCK, NOTHING_SHARED, Choice
 from core.planning.sizes import GIB, STEP, gib, largest_context, total
 
 if TYPE_CHECKING:
@@ -19,6 +19,28 @@ MOST_CONTEXT = 131_072
 ON_WINDOWS = sys.platform == "win32"
 Placement = Literal["resident", "split", "offloaded"]
 UNPLACED: Choice[Placement] = Choice("resident", "")
+
+
+def begun(plan: "Plan") -> "Plan":
+    """The plan with which an engine begins, all layers resident; `plan` itself if that is never or always so."""
+    if plan.longer or not (most := plan.most_resident):
+        return plan
+    because = f"up to {most:,} tokens; behind more {plan.layers_away} of {plan.num_layers} layers wait in host memory"
+    return replace(
+        plan,
+        longer=plan,
+        placement=Choice("resident", because),
+        prefill_block=NO_BLOCK,
+        cpu_attention=NOTHING_SHARED,
+        resident_layers=plan.num_layers,
+    )
+
+
+def placed(plan: "Plan", resident: int, because: str) -> "Plan":
+    """The plan after loading, with fewer resident layers."""
+    word: Placement = "split" if resident else "offloaded"
+    stay = f"{resident} of {plan.num_layers} layers stay there" if resident else "no layer stays there"
+    return replace(plan, placement=Choice(word, f"{because}: {stay}"), resident_layers=resident)
 
 
 def check_ranks(plan: "Plan") -> None:

@@ -350,28 +350,6 @@ class Plan:
         return total(self.host_rows)
 
 
-def begun(plan: Plan) -> Plan:
-    """The plan with which an engine begins, all layers resident; `plan` itself if that is never or always so."""
-    if plan.longer or not (most := plan.most_resident):
-        return plan
-    because = f"up to {most:,} tokens; behind more {plan.layers_away} of {plan.num_layers} layers wait in host memory"
-    return replace(
-        plan,
-        longer=plan,
-        placement=Choice("resident", because),
-        prefill_block=NO_BLOCK,
-        cpu_attention=NOTHING_SHARED,
-        resident_layers=plan.num_layers,
-    )
-
-
-def placed(plan: Plan, resident: int, because: str) -> Plan:
-    """The plan after loading, with fewer resident layers."""
-    word: Placement = "split" if resident else "offloaded"
-    stay = f"{resident} of {plan.num_layers} layers stay there" if resident else "no layer stays there"
-    return replace(plan, placement=Choice(word, f"{because}: {stay}"), resident_layers=resident)
-
-
 def make_plan(target: ModelSize, draft: ModelDims | None, config: EngineConfig, machine: Machine | Rig) -> Plan:
     """Plan an engine with this draft and these settings: choose device and types, find what fits, place everything.
 

@@ -18,8 +18,9 @@ from core.planning import fit
 from core.planning.choices import Choice, Composition
 from core.planning.composition import compose, tiers_of
 from core.planning.devices import Rig, described_gpu, make_rig
+from core.planning.fit import placed
 from core.planning.hardware import Gpu, Machine
-from core.planning.plan import Plan, make_plan, placed
+from core.planning.plan import Plan, make_plan
 from core.planning.sizes import (
     DRAFT_WEIGHTS,
     DRAFTING_WEIGHTS,
