@@ -5,12 +5,15 @@ tensors between streams gets its streams from `of`, so that tests can simulate a
 """
 
 import contextlib
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from core.ops.host_memory import near
+
+log = logging.getLogger(__name__)
 
 
 class Done:
@@ -103,10 +106,17 @@ class CudaStreams(Streams):
         return torch.empty(size, dtype=dtype, pin_memory=True)
 
     def mapped(self, rows: Tensor) -> Tensor:
-        """The driver gives pinned memory one address for both sides, and torch takes any array by its address."""
-        here = self.pinned(rows.nbytes, torch.uint8)
-        here.view(rows.dtype).copy_(rows.flatten())
-        return torch.as_tensor(PinnedArray(here), device=self._device).view(rows.dtype).view(rows.shape)
+        """The driver gives pinned memory one address for both sides, and torch takes any array by its address.
+
+        Where one of them refuses, the rows lie on the device.
+        """
+        try:
+            here = self.pinned(rows.nbytes, torch.uint8)
+            here.view(rows.dtype).copy_(rows.flatten())
+            return torch.as_tensor(PinnedArray(here), device=self._device).view(rows.dtype).view(rows.shape)
+        except RuntimeError as error:
+            log.warning("Embeddings take room on the GPU, which cannot read them in host memory: %s", error)
+            return rows.to(self._device)
 
     def pin(self, rows: Tensor) -> str:
         """Register the memory in place: torch's own pinned tensors are rounded up to powers of two and never freed.

@@ -14,7 +14,7 @@ import torch
 from core.caches.full_parts import Offload
 from core.config import EngineConfig, PlacementWish
 from core.engine_builder import PairFiles
-from core.ops import attention
+from core.ops import attention, streams
 from core.ops.attention import attend, attend_reference, partial
 from core.ops.backend import STOCK, _seconds
 from core.ops.host_attention import HostAttention
@@ -187,6 +187,15 @@ def test_embeddings_are_loaded_where_the_plan_has_them(placement: PlacementWish,
     plan = make_plan(files.size(), None, config, this_machine())
     loaded = files.load_target(files.target, plan, CUDA, STOCK, None).module
     assert gpu.is_pinned(loaded.get_input_embeddings().weight.held) == (placement == "offloaded")  # type: ignore[operator]
+
+
+def test_rows_that_the_driver_does_not_map_lie_on_the_device(
+    gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch, "as_tensor", lacks_memory)
+    rows = torch.arange(6.0).view(2, 3)
+    found = streams.of(CUDA).mapped(rows)
+    assert found.device == CUDA and torch.equal(found.cpu(), rows) and "no room" in caplog.text
 
 
 def test_a_device_s_memory_is_limited_and_counted(gpu: PretendedGpu) -> None:
