@@ -658,7 +658,8 @@ def guarded() -> Iterator[None]:
 def pretended_gpu(order: Order | None = None) -> Iterator[PretendedGpu]:
     """Inside, this machine has one GPU; `order` notices races between its streams and the host."""
     global _gpu
-    assert not hasattr(torch._C, "_cuda_getDeviceCount"), "torch was built with CUDA: its own functions would be hidden"
+    if hasattr(torch._C, "_cuda_getDeviceCount"):
+        pytest.skip("torch was built with CUDA: its own functions would be hidden")
     gpu, C = PretendedGpu(order), torch._C
     cudart = Cudart(gpu)
 
