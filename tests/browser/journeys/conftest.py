@@ -11,7 +11,7 @@ from app.conversations.store import Conversations
 from app.runtime.downloads import Downloads
 from app.runtime.worker import EngineWorker
 from tests.app.conftest import Served, arguments_for, serving
-from tests.app.fakes import FakeEngine, worker_of
+from tests.app.fakes import FakeEngine, free_port, worker_of
 
 if TYPE_CHECKING:  # they skip their tests where no browser is installed
     from tests.browser.journeys.page import Page
@@ -26,46 +26,48 @@ def worker(engine: FakeEngine, tmp_path: Path) -> Iterator[EngineWorker]:
     kept.close()
 
 
+@pytest.fixture(scope="session")
+def port() -> int:
+    """Of all pages that are served: what a browser keeps of one it has of the next."""
+    return free_port()
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Served]:
     """The page of a module's journeys, which is built once: each journey puts its own worker behind it."""
-    first = worker_of(FakeEngine())
-    with serving(arguments_for(tmp_path_factory.mktemp("served") / "data")) as start:
+    first, arguments = worker_of(FakeEngine()), arguments_for(tmp_path_factory.mktemp("served") / "data")
+    arguments.port = port
+    with serving(arguments) as start:
         yield start(first)
     first.close()
 
 
-@pytest.fixture(scope="module")
-def profile(browser: Any) -> Iterator[Any]:
-    """A browser that has the page's scripts: fetched and compiled anew they are most of what a journey costs."""
-    with browser.new_context() as context:
-        yield context
-
-
 @pytest.fixture
-def visit(browser: Any, served: Served, worker: EngineWorker) -> Iterator[Callable[..., "Page"]]:
-    """Open the page in this browser or a new one with these options; whatever happens there, it asks nobody outside."""
+def visit(browser: Any, profiles: list[Any], served: Served, worker: EngineWorker) -> Iterator[Callable[..., "Page"]]:
+    """Open the page in one more browser, which remembers nothing of it; it asks nobody outside."""
     from tests.browser.journeys.page import Page
 
     pages, site = list[Page](), served.site
     site.worker, site.downloads, site.rows = worker, Downloads(), ()
     site.__post_init__()
 
-    def open_page(profile: Any = None, **options: Any) -> Page:
-        pages.append(Page((profile or browser.new_context(**options)).new_page(), served.address))
+    def open_page(**screen: int) -> Page:
+        if len(pages) == len(profiles):
+            profiles.append(browser.new_context())
+        tab = profiles[len(pages)].new_page()
+        pages.append(Page(tab, served.address, **screen))
         return pages[-1]
 
     yield open_page
-    for context in {page.tab.context for page in pages if not page.tab.is_closed()}:
-        context.close()
+    for page in pages:
+        page.tab.evaluate("localStorage.clear()")
+        page.tab.context.clear_permissions()
+        for tab in page.tab.context.pages:
+            tab.close()
     assert not any(page.outside for page in pages), [page.outside for page in pages]
 
 
 @pytest.fixture
-def page(visit: Callable[..., "Page"], profile: Any) -> Iterator["Page"]:
-    """The page in a browser that has seen it before, and remembers nothing of it."""
-    page = visit(profile)
-    yield page
-    page.tab.evaluate("localStorage.clear()")
-    page.tab.close()
-    profile.clear_permissions()
+def page(visit: Callable[..., "Page"]) -> "Page":
+    """The page in a browser."""
+    return visit()

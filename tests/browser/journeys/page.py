@@ -38,12 +38,17 @@ SLOWED = float(os.environ.get("BROWSER_SLOWED", "1"))  # how many times slower t
 class Page:
     """One tab of a browser. Its places are locators; its verbs are what a reader does, or waits to see."""
 
-    def __init__(self, tab: "playwright.Page", address: str) -> None:
+    def __init__(
+        self, tab: "playwright.Page", address: str, width: int = 1280, height: int = 720, fingers: int = 0
+    ) -> None:
         self.tab, self.outside = tab, list[str]()  # addresses on other machines that the page asked for
         tab.set_default_timeout(SECONDS * 1000)
         tab.on("request", lambda request: self._note(request.url))
-        if SLOWED > 1:
-            tab.context.new_cdp_session(tab).send("Emulation.setCPUThrottlingRate", {"rate": SLOWED})
+        tab.set_viewport_size({"width": width, "height": height})
+        self._devtools = tab.context.new_cdp_session(tab)
+        if fingers:
+            self._devtools.send("Emulation.setTouchEmulationEnabled", {"enabled": True, "maxTouchPoints": fingers})
+        self.slows_down(SLOWED)
         tab.goto(address)
         self.facts = self.place("group", "Model and machine")
         self.book = self.place("region", "Book")  # the card of what is open
@@ -64,6 +69,10 @@ class Page:
     def _note(self, url: str) -> None:
         if not url.startswith(("http://127.0.0.1:", "data:", "blob:")):
             self.outside.append(url)
+
+    def slows_down(self, times: float) -> None:
+        """From now on the browser's processor is so many times slower."""
+        self._devtools.send("Emulation.setCPUThrottlingRate", {"rate": times})
 
     # -------------------- places
 

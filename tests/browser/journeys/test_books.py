@@ -148,7 +148,7 @@ def test_a_quotation_of_a_pdf_shows_the_page_itself(
     make_pdf: MakePdf,  # noqa: F811
 ) -> None:
     engine.context = 200_000
-    page = visit(viewport={"width": 1400, "height": 900})
+    page = visit(width=1400, height=900)
     page.reads(make_pdf(LINES, [*LINES, STORY.strip(), *LINES], LINES))
     engine.enqueue('So: "the carved teapot was lost in the great".')
     page.asks("When?")

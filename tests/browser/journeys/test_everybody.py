@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.fakes import FakeEngine, write_book
-from tests.browser.journeys.page import JOURNEY, PHONE, STORY, Page, expect
+from tests.browser.journeys.page import JOURNEY, PHONE, SLOWED, STORY, Page, expect
 
 axe = pytest.importorskip("axe_playwright_python.base", reason="axe-playwright-python is not installed")
 pytestmark = JOURNEY
@@ -66,7 +66,7 @@ def test_the_keyboard_alone_is_enough(page: Page, engine: FakeEngine, tmp_path: 
 def test_a_phone_shows_all_of_it_within_its_width(
     visit: Callable[..., Page], engine: FakeEngine, tmp_path: Path
 ) -> None:
-    page = visit(viewport=PHONE, has_touch=True)
+    page = visit(**PHONE, fingers=1)
     page.reads(write_book(tmp_path, name="a_rather_long_file_name_without_any_place_to_break_it_at_all_01234567.txt"))
     engine.enqueue("A word " + "y" * 120)
     page.asks("x" * 200)
@@ -98,6 +98,7 @@ def faults(page: Page, where: str, opened_by: str = "") -> list[str]:
     `opened_by`: the button of a dialog that covers the switch of colours.
     """
     page.tab.emulate_media(reduced_motion="reduce")  # no colour is on its way to another
+    page.slows_down(1)  # axe takes its time as it is, and races with nothing
     page.tab.evaluate(f"() => window.axe || (() => {{ {axe.AXE_SCRIPT} }})()")
     found = []
     for colours in ("Light", "Dark"):
@@ -114,6 +115,7 @@ def faults(page: Page, where: str, opened_by: str = "") -> list[str]:
                     found.append(f"{where}, {colours}: {violation['id']}: {node['html'][:160]}: {why}")
         if opened_by:
             page.types("Escape")
+    page.slows_down(SLOWED)
     return found
 
 

@@ -44,7 +44,7 @@ def test_a_full_model_is_offered_fetched_and_used(
     visit: Callable[..., Page],
     tmp_path: Path,
 ) -> None:
-    page = visit(viewport={"width": 1360, "height": 860})
+    page = visit(width=1360, height=860)
     expect(page.offer).to_have_count(0)
     page.reads(write_book(tmp_path))
     expect(page.offer).to_contain_text("tiny suits this machine best")
@@ -66,7 +66,7 @@ def test_a_full_model_is_offered_fetched_and_used(
 def test_a_declined_offer_stays_away_in_this_browser(
     bundled: ToyHub, visit: Callable[..., Page], tmp_path: Path
 ) -> None:
-    page, other = visit(viewport=PHONE), visit()
+    page, other = visit(**PHONE), visit()
     page.reads(write_book(tmp_path))
     page.fits_its_width()
     page.presses("Not now", page.offer)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from app.context.samples import load_samples, race_questions
 from tests.app.fakes import FakeEngine, write_book
-from tests.browser.journeys.page import JOURNEY, SAMPLE, Page, expect
+from tests.browser.journeys.page import JOURNEY, PHONE, SAMPLE, Page, expect
 
 pytestmark = JOURNEY
 WORDS = "The night was dark and stormy, and the harbour lay in it. "  # 12 tokens
@@ -123,5 +123,5 @@ def test_inside_follows_an_answer_and_explains_every_token(page: Page, engine: F
     page.hears(engine, "And then?", "A later answer.")
     page.goes_to("Inside")
     expect(page.inside).to_contain_text("And then?")
-    page.tab.set_viewport_size({"width": 360, "height": 740})
+    page.tab.set_viewport_size(PHONE)
     page.fits_its_width()
