@@ -23,8 +23,7 @@ from core.engine_info import NEAR_TIE_GAP, Equality, engine_info, graphs_choice
 from core.errors import ContextTooSmall, NotEnoughMemory, let_go
 from core.generation.decode_loop import LONGEST_ROUND, Answer, Question
 from core.generation.events import Event, LaneEvent, PrefillProgress
-from core.generation.levels import Levels
-from core.generation.loaded import LoadedModels
+from core.generation.levels import Levels, LoadedModels
 from core.generation.placement import Placement
 from core.generation.prefill import Prefill
 from core.generation.text import ChatText

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from core.caches.policies import check_policy
 from core.config import EngineConfig
 from core.errors import InvalidSetting, UnsupportedModel
-from core.generation.loaded import LoadedModels
+from core.generation.levels import LoadedModels
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import ModelEntry
 from core.models.hub.draft_selection import pair

@@ -6,8 +6,8 @@ from typing import Literal, cast
 import torch
 
 from core.decoding.registry import REMOTE, default_method
-from core.generation.loaded import LoadedModels
-from core.generation.reading_pace import ReadingPace
+from core.generation.levels import LoadedModels
+from core.generation.prefill import ReadingPace
 from core.generation.text import ChatText
 from core.models.experts import Experts
 from core.models.hub.catalog import ModelEntry

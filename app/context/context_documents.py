@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.documents.chapters import LEADING_NUMBER
-from app.documents.document import BEGINNING, Chapter, Document, Page
-from app.documents.stretches import num_words
+from app.documents.document import BEGINNING, Chapter, Document, Page, num_words
 from core.errors import CoreError
 
 if TYPE_CHECKING:

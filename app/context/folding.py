@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.documents.stretches import bounds
+from app.documents.document import bounds
 
 SPACE = 0x20
 ALIKE = {

@@ -2,7 +2,7 @@
 
 import json
 
-from app.conversations.figures import exactness, figures
+from app.conversations.exchange import exactness, figures
 from app.conversations.schema import document
 from app.conversations.tree import Dialogue
 from app.markdown import standalone

@@ -26,7 +26,6 @@ from app.documents.errors import (
     OcrBroken,
     OcrMissing,
 )
-from app.documents.natural_order import is_hidden, natural
 from app.documents.parsing import LIMITS, ParsingLimits, explain_failure, worker_messages
 from app.documents.readers import display_name, extract_document
 from app.documents.sniff import kind_of
@@ -198,3 +197,21 @@ def shown(inside: str) -> str:
     parts = [part for part in inside.replace("\\", "/").split("/") if part.strip() not in ("", ".", "..")]
     name = "/".join(parts)[-LONGEST_NAME:]
     return "".join(char if char.isprintable() else "�" for char in name).strip() or "unnamed"
+
+
+DIGITS = re.compile(r"(\d{1,18})", re.ASCII)
+NOBODYS = frozenset(["__MACOSX", "Thumbs.db", "desktop.ini"])  # what systems put beside files
+
+
+def natural(name: str) -> list[list[tuple[int, str]]]:
+    """Sort key of a path: part 2 before part 10, capital and small letters alike, a folder's files together."""
+    return [
+        [(int(piece), "") if number % 2 else (-1, piece) for number, piece in enumerate(DIGITS.split(part))]
+        for part in name.casefold().split("/")
+    ]
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a path, or a folder in it, is hidden or a system's own."""
+    parts = [part for part in name.split("/") if part not in (".", "..")]
+    return any(part.startswith(".") or part in NOBODYS for part in parts)

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, groupby, islice, pairwise
 
-from app.documents.document import BEGINNING, Chapter
+from app.documents.document import BEGINNING, Chapter, bounds
 from app.documents.messages import Heading, Opened, PageRead
-from app.documents.stretches import bounds
 
 MIN_CHAPTERS = 2  # a single heading divides nothing
 MAX_CHAPTERS, MAX_HEADINGS = 5_000, 50_000

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from app.documents.stretches import by_stretches
+from app.documents.document import by_stretches
 
 SOFT_HYPHEN = "\N{SOFT HYPHEN}"
 LETTER_TABLE = str.maketrans(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 from app.context.context_documents import Library
 from app.context.kept_documents import KeptDocuments
 from app.context.open_book import Book
-from app.context.open_files import OpenFiles
 from app.context.retrieval_map import Loaded, Loads
+from app.context.upload_files import OpenFiles
 from app.context.uploads import TO_OPEN, Uploads
 from app.conversations.exchange import ID, Exchange
 from app.runtime.events import Begun, Waiting, WorkerEvent

@@ -28,9 +28,8 @@ from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from app.server.bodies import PageLimits
 from app.server.ending import Ending, leave
-from app.server.logins import Logins
 from app.server.privacy import PagePolicy
-from app.server.request_guard import Hosts, RequestGuard, guarded
+from app.server.request_guard import Hosts, Logins, RequestGuard, guarded
 from app.ui.assets import ASSETS, CSS, SCRIPTS, VENDORED
 from app.ui.header import limits_note
 from app.ui.models.rows import ModelSource

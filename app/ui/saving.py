@@ -2,8 +2,7 @@
 
 import json
 
-from app.conversations.exchange import Exchange
-from app.conversations.figures import drawn, exactness
+from app.conversations.exchange import Exchange, drawn, exactness
 from app.runtime.conversation_actions import Parcel, file_name
 from app.runtime.events import ModelState, Ready
 from app.runtime.race_job import race_report

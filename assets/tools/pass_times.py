@@ -36,8 +36,8 @@ from core.models.linear import stored_kinds
 from core.models.loader import LoadedModel, dims_of, read_dims
 from core.models.short_pass import ShortPass, short_pass_of
 from core.models.weights import load_model, prepared
+from core.ops.attention import rounded
 from core.ops.backend import Backend, choose_backend
-from core.ops.scaled_rows import rounded
 from core.ops.stored_blocks import random_blocks
 
 BUDGET, ACCEPTED = 1024, (0.85, 0.9, 0.95)  # keys of a guess's pass; how likely a guess is accepted

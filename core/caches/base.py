@@ -20,11 +20,11 @@ from torch import Tensor
 
 from core.caches.votes import Counting
 from core.errors import UnsupportedModel
+from core.ops.attention import SCALE
 from core.ops.host_attention import HostAttention
 from core.ops.host_memory import in_large_pages
 from core.ops.kernel import scaled
 from core.ops.reach import Asked, Reach
-from core.ops.scaled_rows import SCALE
 
 if TYPE_CHECKING:
     from core.caches.query_log import QueryLog
@@ -44,7 +44,7 @@ class KVShape(NamedTuple):
     windowed_heads: tuple[int, int] | None = None  # H_kv and D of windowed layers, if others than those above
     # Of a model with recurrent layers: which of its layers attend; all other fields are about these
     attending: tuple[int, ...] = ()
-    narrow: torch.dtype | None = None  # of keys and values, where it is not `dtype`; int16: `core.ops.scaled_rows`
+    narrow: torch.dtype | None = None  # of keys and values, where it is not `dtype`; int16: `core.ops.attention`
 
     def of(self, layer: int) -> "KVShape":
         """The shape with the heads of one layer."""

@@ -14,16 +14,15 @@ from torch import Tensor
 from core.caches.base import CpuShare, FixedRows, KVShape, LayerStore, Moving
 from core.caches.full_parts import Mark, Offload, Suffix
 from core.caches.layer_storage import SHORT_PASS, OffloadedLayer, ResidentLayer
-from core.caches.marks import Marks
 from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE, QueryLog
-from core.caches.running_state import RunningState
+from core.caches.running_state import Marks, RunningState
 from core.caches.votes import Counting, Votes
 from core.caches.window_layer import FORGETTABLE, WindowLayer
 from core.errors import ContextTooSmall
+from core.ops.attention import widened
 from core.ops.backend import STOCK, Backend
 from core.ops.host_attention import HostAttention
 from core.ops.reach import Asked
-from core.ops.scaled_rows import widened
 from core.ops.streams import to_device
 from core.ops.transfer import HostRows
 

@@ -5,12 +5,33 @@ A state cannot go back, so the states before and after the newest pass are kept 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from core.caches.marks import Marks
+T = TypeVar("T")
+
+
+class Marks(dict[int, T]):
+    """What is kept, by length, oldest first: of the newest lengths, and of the shortest (a book's end)."""
+
+    def keep(self, length: int, kept: T, most: int) -> None:
+        """Keep something of this length, and of at most so many lengths."""
+        self.pop(length, None)
+        self[length] = kept
+        if len(self) > most:
+            del self[next(mark for mark in self if mark != min(self))]
+
+    def truncate(self, length: int) -> None:
+        """Forget what was kept of longer texts."""
+        for mark in [mark for mark in self if mark > length]:
+            del self[mark]  # it belongs to forgotten tokens
+
+    def before(self, length: int) -> int:
+        """The longest of the lengths up to this one; 0: there is none."""
+        return max((mark for mark in self if mark <= length), default=0)
+
 
 MOST_INPUTS = 64  # tokens of a pass whose inputs are kept; a longer pass can only be forgotten whole
 MOST_STATE_MARKS = 4  # lengths whose states are kept in host memory: the book's end and the newest prompts'

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from core.caches.base import FixedRows, KVShape, Moving
 from core.config import DraftConfig
+from core.ops.attention import widened
 from core.ops.backend import STOCK, Backend
 from core.ops.reach import Asked, attend_as
-from core.ops.scaled_rows import widened
 
 KeyShift = Callable[[Tensor, int], Tensor]  # keys [..., D] rotated for position p -> for position p + delta
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from core.caches.base import KVShape, LayerStore
-from core.caches.marks import Marks
+from core.caches.running_state import Marks
 from core.caches.votes import Counting
 from core.errors import UnsupportedModel
 from core.ops.backend import Backend

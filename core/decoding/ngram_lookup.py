@@ -9,7 +9,7 @@ import torch
 
 from core.caches.tokens import Context, common_prefix
 from core.decoding.adaptive import RecentAcceptance
-from core.decoding.origin import Origin
+from core.decoding.stats import Origin
 from core.decoding.verify import Guess
 from core.ops.streams import to_device
 

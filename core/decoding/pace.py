@@ -4,34 +4,52 @@ Passes whose cost is not known are timed before an answer (`begin`); each round 
 the ledger (`account`).
 """
 
+import contextlib
+import hashlib
+import json
 import math
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.caches.retrieval import RetrievalCache
 from core.caches.tokens import Context
 from core.config import SamplingParams, SpeculationConfig
-from core.decoding.adaptive import MeasuredCost, RoundCost, TableCost, best_gamma, cost_per_token
-from core.decoding.ledger import LEAST_GAIN, Ledger, Trial
-from core.decoding.pass_costs import Seconds, kept_costs
+from core.decoding.adaptive import (
+    LEAST_GAIN,
+    Ledger,
+    MeasuredCost,
+    RoundCost,
+    TableCost,
+    Trial,
+    best_gamma,
+    cost_per_token,
+)
 from core.decoding.sampling import Filters
 from core.decoding.speculative import SampledModel, Speculative
 from core.decoding.verify import Verdict
 from core.models.cached_model import CachedModel
+from core.ops.kernel_build import cache_folder
 from core.ops.threads import process_threads
 
 if TYPE_CHECKING:
     from core.decoding.methods import Parts
 
+Seconds = dict[int, float]  # by rows of a pass
+STEPS_AN_OCTAVE = 4  # lengths of context with measurements of their own: a pass costs up to a fifth more at the next
 LOOKUP_AT_MOST = 12  # tokens proposed at once
 # Passes that are timed before an answer, where their costs are not known; how often, and seconds after which that ends
 MEASURED_ROWS, TRIES, MOST_MEASURING = (1, 3, 9), 3, 0.5
 SLOW_PASS = 0.3  # seconds: of passes as slow as that, only the shortest and the longest are timed
 MOST_SELECTING = 0.1  # seconds after which choosing chunks is not timed again
 MOST_LAG = 2  # tokens that a smaller cache reads by itself; further behind, it copies from the full cache
+
+_known: dict[Path, dict[str, Seconds]] = {}  # of this process, also where nothing can be written
 
 
 class _Cancelled(Exception):
@@ -250,3 +268,56 @@ def least_seconds(timed: Mapping[int, Callable[[], float]], most: float, cancel:
         if total >= most:
             break
     return least
+
+
+def costs_folder() -> Path:
+    """Where they are kept; without a home, a place where nothing can be written."""
+    try:
+        return cache_folder("pass-costs")
+    except RuntimeError:
+        return Path(os.devnull) / "pass-costs"
+
+
+def kept_costs(
+    folder: Path, about: str, model: str, length: int, measure: Callable[[], Seconds]
+) -> Mapping[int, float]:
+    """Seconds of a model's passes by their rows, behind so many tokens; measured if they are not known.
+
+    Args:
+        about: everything else that they depend on.
+    """
+    file = folder / f"{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
+    if file not in _known:
+        _known[file] = _read(file)
+    key = f"{model} {round(STEPS_AN_OCTAVE * math.log2(max(length, 1)))}"
+    if key not in _known[file]:
+        measured = {key: _rising(measure())} if key not in _read(file) else {}
+        _known[file] = {**measured, **_read(file), **_known[file]}  # another process may have measured it meanwhile
+        if measured:
+            _write(file, _known[file])
+    return _known[file][key]
+
+
+def _rising(seconds: Seconds) -> Seconds:
+    """More rows never cost less: what says so was disturbed."""
+    least, rising = 0.0, {}
+    for rows, took in sorted(seconds.items()):
+        least = rising[rows] = max(least, took)
+    return rising
+
+
+def _read(file: Path) -> dict[str, Seconds]:
+    try:
+        held = json.loads(file.read_text(encoding="utf-8"))
+        return {str(key): {int(rows): float(took) for rows, took in by_rows.items()} for key, by_rows in held.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _write(file: Path, held: Mapping[str, Seconds]) -> None:
+    with contextlib.suppress(OSError):  # then only this process knows them
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, part = tempfile.mkstemp(dir=file.parent, suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump(held, out)
+        os.replace(part, file)

@@ -16,9 +16,8 @@ from core.caches.tokens import Context
 from core.config import SamplingParams
 from core.decoding.adaptive import RecentAcceptance
 from core.decoding.ngram_lookup import Lookup
-from core.decoding.origin import Origin
 from core.decoding.sampling import Filters, TokenSampler, as_tensor, to_probs, to_probs_by_tensor
-from core.decoding.stats import LevelStats
+from core.decoding.stats import LevelStats, Origin
 from core.decoding.verify import Guess, Verdict, certain, no_guess, verify
 from core.models.cached_model import CachedModel
 

@@ -1,9 +1,24 @@
-"""Counts of decoding, as frozen values: those of a level grow round by round."""
+"""Where tokens come from and counts of decoding, as frozen values: those of a level grow round by round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Literal
+
+OriginKind = Literal["proposed", "corrected", "bonus", "drawn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a committed token comes from.
+
+    `level` names the model that wrote it ("draft", "retrieval", "full", ...). `kind` says how: "proposed" by a proposer
+    and accepted by every verifier above, "corrected" from the residual after a rejection, "bonus" after a full accept,
+    "drawn" by a model that decodes alone.
+    """
+
+    level: str
+    kind: OriginKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from core.caches.tokens import common_prefix
-from core.decoding.origin import Origin
 from core.decoding.sampling import TokenSampler
+from core.decoding.stats import Origin
 from core.ops.streams import to_device
 
 

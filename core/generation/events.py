@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from core.decoding.origin import Origin
-from core.decoding.stats import DecodeStats
+from core.decoding.stats import DecodeStats, Origin
 
 StopReason = Literal[
     "end_of_text", "stop_string", "max_new_tokens", "context_full", "repeating", "time_up", "cancelled"

@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -28,21 +29,40 @@ from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, Parts
 from core.decoding.ngram_lookup import TokenIndex
-from core.decoding.pass_costs import costs_folder
+from core.decoding.pace import costs_folder
 from core.decoding.registry import default_method
 from core.errors import NotEnoughMemory, NotPossibleHere
-from core.generation.loaded import LoadedModels
 from core.generation.placement import Placement
 from core.generation.text import ChatText
 from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
 from core.models.loader import LoadedModel
 from core.models.rotary import KeyShift
+from core.ops.backend import STOCK, Backend
 from core.ops.graphs import Graphs
 from core.ops.threads import THREADS_AT_START
 from core.planning.hardware import cpu_name, free_memory_bytes
 from core.planning.plan import Plan
 from core.planning.sizes import Sizes, grown_window
+
+if TYPE_CHECKING:
+    from core.parallel.rank_pool import RankPool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModels:
+    """A target and the models that guess for it."""
+
+    target: LoadedModel
+    draft: LoadedModel | None = None
+    backend: Backend = STOCK
+    ranks: "RankPool | None" = None  # the other ranks, where several share the target
+    self_draft: nn.Module | None = None  # the target with weights of 4 bits, for passes over the retrieval cache
+
+    @property
+    def looking(self) -> nn.Module:
+        """The model for passes over the retrieval cache."""
+        return self.target.module if self.self_draft is None else self.self_draft
 
 
 class Levels:

@@ -16,8 +16,7 @@ from core.decoding.registry import FASTEST, is_exact
 from core.decoding.speculative import Pass, Passes, SampledModel
 from core.generation.decode_loop import LONGEST_ROUND, Answer, Question
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone
-from core.generation.levels import Levels
-from core.generation.loaded import LoadedModels
+from core.generation.levels import Levels, LoadedModels
 from core.models.joined import Wanted, logits_together, most_joined
 from core.planning.choices import Choice
 from core.planning.plan import Plan

@@ -4,10 +4,11 @@ transformers builds the module without memory (torch's meta device), so the coun
 """
 
 import copy
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -15,8 +16,52 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from core.errors import UnsupportedModel
 from core.models.experts import Experts, experts_of
-from core.models.head_layout import is_divisible
+from core.models.layer_reach import reaches_of
 from core.models.loader import MISREAD, NOTHING, ModelDims, dims_of, read_config
+
+Cut = Literal["outputs", "inputs"]
+# Families whose shares are compared with the whole model (tests/core/parallel/test_shard.py iterates over them).
+# Others state a plan, too, but have further layers or norms that cannot be divided by heads.
+COMPARED = """
+    apertus arcee cohere ernie4_5 gemma granite helium llama ministral3 mistral nemotron olmo qwen2 qwen3 seed_oss
+    smollm3 starcoder2
+"""
+SHARED = frozenset(COMPARED.split())
+CUTS: dict[str, Cut | None] = {"colwise": "outputs", "rowwise": "inputs", "replicated_with_grad_allreduce": None}
+
+
+def division_of(config: PreTrainedConfig) -> dict[str, Cut]:
+    """Which linear layers are cut, and how: by name within the base model, numbers as `*`.
+
+    Raises:
+        UnsupportedModel: shares of the family were never compared with the whole; it states nothing, or states
+            something that cannot be divided by heads (fused projections, norms over all heads, experts).
+    """
+    stated = cast("dict[str, str] | None", getattr(cast(Any, config), "base_model_tp_plan", None))
+    windowed = bool(reaches_of(config))
+    norms_of_heads = getattr(config, "use_qk_norm", False)  # Cohere's: a weight for every head
+    tested = config.model_type in SHARED and not norms_of_heads and not windowed
+    if not tested or not stated or not set(stated.values()) <= set(CUTS):
+        raise UnsupportedModel(
+            f"Models of the family {config.model_type!r} cannot be shared between GPUs by heads.",
+            hint="Leave out --gpus.",
+        )
+    return {name: cut for name, style in stated.items() if (cut := CUTS[style]) is not None}
+
+
+def is_divisible(config: PreTrainedConfig) -> bool:
+    """Whether `division_of` supports the model."""
+    try:
+        division_of(config)
+    except UnsupportedModel:
+        return False
+    return True
+
+
+def generic_name(name: str) -> str:
+    """layers.3.mlp.up_proj -> layers.*.mlp.up_proj"""
+    return re.sub(r"\d+", "*", name)
+
 
 # Bits that one quantised parameter takes. 8: one scale a row is under 0.1%; 4: NF4 keeps a float32 for every 64
 # parameters (arXiv 2305.14314, section 3, without its double quantisation).

@@ -24,9 +24,9 @@ from core.models.hf_attention import forward
 from core.models.layer_reach import reaches_of
 from core.models.layerwise import DecoderLayers
 from core.models.linear import FewRowsNorm, PackedLinear, exact_products
+from core.ops.attention import SCALE
 from core.ops.kernel_structs import DecoderSizes, ModelSizes, ScratchPointers
 from core.ops.native import MOST_DIM, MOST_TOKENS, VOTERS
-from core.ops.scaled_rows import SCALE
 
 log = logging.getLogger(__name__)
 

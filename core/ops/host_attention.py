@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from core.ops import streams
-from core.ops.attention import Masses, Partial, union
+from core.ops.attention import Masses, Partial, union, widened
 from core.ops.kernel import kernel_here
 from core.ops.native import CHUNKS
 from core.ops.reach import Asked, partials_as
-from core.ops.scaled_rows import widened
 from core.ops.scores import kept_as, masses_of
 from core.ops.threads import most_threads
 

@@ -9,16 +9,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from core.ops.attention import Masses, Partial, attend_reference
+from core.ops.attention import Masses, Partial, attend_reference, rounded, scaled_reference, widened
 from core.ops.kernel_build import NoKernel, cache_folder, compiled
 from core.ops.kernel_structs import LinearSizes, packed
 from core.ops.native import CHUNKS, KEPT_AS, VOTERS, SmallRows
-from core.ops.scaled_rows import rounded, scaled_reference, widened
 from core.ops.stored_blocks import agrees
 
 # What attention to keys and values of a type may be off by here: float16 may be multiplied as integers of 16 bits
 MOST_OFF = {torch.float32: 1e-5, torch.float16: 5e-4, torch.bfloat16: 1e-5, torch.int16: 5e-4}
-CALLERS = ("attention", "kernel_structs", "native", "scaled_rows", "stored_blocks")
+CALLERS = ("attention", "kernel_structs", "native", "stored_blocks")
 
 
 def small_rows(cache: Path | None = None) -> SmallRows:

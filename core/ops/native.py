@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.ops.attention import Masses, Partial, attend
+from core.ops.attention import SCALE, Masses, Partial, attend
 from core.ops.kernel_structs import (
     BesideSizes,
     DecoderSizes,
@@ -24,9 +24,7 @@ from core.ops.kernel_structs import (
     ScratchPointers,
     Sizes,
 )
-from core.ops.openmp import OpenMP, torch_openmp
-from core.ops.scaled_rows import SCALE
-from core.ops.threads import process_threads
+from core.ops.threads import OpenMP, process_threads, torch_openmp
 
 # Keys and values, by their number in the kernel; int16: `scaled_rows`
 KEPT_AS = (torch.float32, torch.float16, torch.bfloat16, torch.int16)

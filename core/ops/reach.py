@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.errors import UnsupportedModel
-from core.ops.attention import Partial, add_part, causal_partial, partial
+from core.ops.attention import Partial, add_part, causal_partial, partial, widened
 from core.ops.backend import Backend, PartialAttend
 from core.ops.native import MOST_TOKENS
-from core.ops.scaled_rows import widened
 
 MASKED_ROWS = 512  # query rows of a long pass that share a mask and the keys of their windows
 SCORE_BYTES = 64 << 20  # scores computed at a time where no fused kernel can

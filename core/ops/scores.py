@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from core.ops.attention import Masses, causal_bias
+from core.ops.attention import Masses, causal_bias, widened
 from core.ops.native import VOTERS
-from core.ops.scaled_rows import widened
 
 WIDENED_BYTES = 16 << 20  # 16-bit keys widened to float32 at a time; at least one head
 MOST_GROUPS = 8  # of tokens whose votes are added: in a longer pass groups are larger

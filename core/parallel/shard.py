@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from core.errors import UnsupportedModel
-from core.models.head_layout import division_of, generic_name
+from core.models.param_count import division_of, generic_name
 
 Add = Callable[[Tensor], None]  # sums over all ranks in place; the same bits on each
 

@@ -100,7 +100,7 @@ def choose_kv(
     """The type that the target's keys and values are kept in; None: the type of computation.
 
     16 bits on a processor: half the memory, and half of what plain decoding reads; loading checks what they cost
-    (`core.models.trial.kv_type`). Integers with a scale (`core.ops.scaled_rows`) where the processor multiplies those
+    (`core.models.trial.kv_type`). Integers with a scale (`core.ops.attention`) where the processor multiplies those
     fastest, else float16. Only on request where the context is short or there is no compiled kernel.
 
     Raises:

@@ -15,15 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from core.config import MOST_CPU_SHARE, MOST_GUESSES
-from core.ops.attention import attend
+from core.ops.attention import attend, scaled_reference
 from core.ops.host_attention import HostAttention
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.kernel_structs import LinearSizes
-from core.ops.link import LINK_BYTES, link_rate
 from core.ops.native import KEPT_AS, SmallRows
-from core.ops.scaled_rows import scaled_reference
-from core.ops.transfer import HostRows
+from core.ops.transfer import LINK_BYTES, HostRows, link_rate
 from core.planning.choices import Choice
 from core.planning.devices import Bandwidths, RowCosts
 

@@ -28,14 +28,13 @@ from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from core.caches.tokens import common_prefix
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig
-from core.decoding.origin import Origin
 from core.decoding.registry import default_method
-from core.decoding.stats import DecodeStats, LevelStats
+from core.decoding.stats import DecodeStats, LevelStats, Origin
 from core.engine_api import TextEngine
 from core.engine_info import Equality
 from core.errors import ContextTooSmall
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, StopReason, TokenRecord
-from core.generation.reading_pace import ReadingPace
+from core.generation.prefill import ReadingPace
 from core.generation.text import Turn
 from core.generation.together import Question, one_by_one
 from core.planning.choices import Choice

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.context import upload_files
-from app.server import bodies, logins, serve_page
+from app.server import bodies, request_guard, serve_page
 from core.caches import policies
 from core.models.hub.catalog import ROOT, find
 
@@ -61,8 +61,8 @@ def test_the_bounds_of_security_are_those_of_the_code() -> None:
         f"uploads after {bodies.LONGEST_UPLOAD_SECONDS / 3600:.0f} hours",
         f"at most {upload_files.LONGEST_WAIT_SECONDS:.0f} seconds",
         f"at least {serve_page.SHORTEST_PASSWORD} characters",
-        f"waits of 1 to {logins.LONGEST_WAIT_SECONDS:.0f} seconds",
+        f"waits of 1 to {request_guard.LONGEST_WAIT_SECONDS:.0f} seconds",
         f"{serve_page.MOST_UPLOAD.removesuffix('mb')} MB a file",
     ):
         assert told in SECURITY, told
-    assert logins.FREE_GUESSES == 5
+    assert request_guard.FREE_GUESSES == 5

@@ -14,8 +14,8 @@ from core.errors import InvalidSetting, UnsupportedModel
 from core.kv_store.folder import BookFolder
 from core.models.hub.catalog import find
 from core.models.loader import ModelDims, load_tokenizer
+from core.ops.attention import widened
 from core.ops.backend import STOCK, Backend
-from core.ops.scaled_rows import widened
 from core.planning.choices import choose_kv
 from core.planning.hardware import Machine
 from tests.core.kv_store.test_engine_store import BOOK, fetch, keep

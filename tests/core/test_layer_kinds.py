@@ -19,7 +19,7 @@ from core.kv_store.engine_store import BookStore
 from core.kv_store.folder import BookFolder
 from core.models.cached_model import CachedModel
 from core.models.families import HYBRIDS
-from core.models.head_layout import is_divisible
+from core.models.param_count import is_divisible
 from core.models.rotary import KeyShift
 from core.planning.choices import Choice
 from core.planning.sizes import REMEMBERED

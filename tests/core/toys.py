@@ -22,7 +22,7 @@ from core.config import (
 )
 from core.engine import Engine
 from core.generation.events import Event, Finished
-from core.generation.loaded import LoadedModels
+from core.generation.levels import LoadedModels
 from core.generation.text import ChatText
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub import catalog

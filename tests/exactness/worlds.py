@@ -20,7 +20,7 @@ from core.config import EngineConfig
 from core.engine import Engine
 from core.engine_builder import LoadedPair, PairFiles
 from core.generation import interleave
-from core.generation.loaded import LoadedModels
+from core.generation.levels import LoadedModels
 from core.generation.text import ChatText
 from core.models.loader import LoadedModel
 from core.models.self_draft import self_draft_of

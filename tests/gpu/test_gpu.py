@@ -19,7 +19,7 @@ from core.caches.layer_storage import OffloadedLayer
 from core.config import EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig, SamplingParams
 from core.engine import Engine
 from core.generation.events import Finished
-from core.generation.loaded import LoadedModels
+from core.generation.levels import LoadedModels
 from core.models.linear import OutputLinear
 from core.models.loader import LoadedModel
 from core.models.self_draft import FEW_ROWS, GROUP, SelfDraftLinear, is_int4, round_to_levels, widened

@@ -20,7 +20,7 @@ from xml.parsers.expat import ExpatError
 
 from pypdf.errors import PyPdfError
 
-from app.documents import plain
+from app.documents import readers
 from app.documents.archive import Refused
 from app.documents.messages import Message
 from app.documents.sniff import sniff
@@ -33,7 +33,7 @@ def read_texts(stream: BinaryIO) -> Iterator[Message]:
     encoded = stream.read()
     sniff(encoded[:4096])
     for kind in ("text", "markdown"):
-        yield from plain.read(io.BytesIO(encoded), kind)[1]
+        yield from readers.read_plain(io.BytesIO(encoded), kind)[1]
 
 
 FORMATS = ("pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "csv", "zip", "html")

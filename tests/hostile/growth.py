@@ -19,8 +19,7 @@ from app.documents.archive import Refused
 from app.documents.document import Document, Format, make_pages
 from app.documents.errors import DocumentError
 from app.documents.messages import Heading, Opened, OutlineEntry, PageRead, page_read
-from app.documents.plain import read
-from app.documents.readers import to_document
+from app.documents.readers import read_plain, to_document
 from app.documents.sniff import sniff
 from app.markdown import standalone
 from core.errors import CoreError
@@ -37,7 +36,7 @@ Reads = Callable[[str], object]
 def read_text(text: str, kind: Format = "text") -> object:
     """What comes of a text or a Markdown file, from its bytes."""
     try:
-        return to_document(kind, "a", *read(io.BytesIO(text.encode("utf-8", "surrogatepass")), kind))
+        return to_document(kind, "a", *read_plain(io.BytesIO(text.encode("utf-8", "surrogatepass")), kind))
     except (Refused, DocumentError) as error:
         return error
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from time import process_time, sleep
 
 from app.context.find import Words, occurrences
-from app.documents.stretches import num_words
+from app.documents.document import num_words
 from tests.hostile.growth import READERS
 
 MOST_SECONDS = 0.5

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from app.documents.document import MOST_CHARS, bounds, by_stretches, num_words
 from app.documents.prose import HEAP, MOST_MARKS, composed
-from app.documents.stretches import MOST_CHARS, bounds, by_stretches, num_words
 from tests.hostile.growth import READERS, too_fast
 from tests.hostile.stalls import longest_wait
 

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused, RefusedEntry, most_text
+from app.documents.bundle import is_hidden, natural
 from app.documents.messages import FileUnpacked, Message
-from app.documents.natural_order import is_hidden, natural
 
 MAX_FILES = 500
 MEDIA = {**mimetypes.common_types, **mimetypes.types_map}  # those that Python knows: none of the system's lists is read

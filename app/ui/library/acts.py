@@ -8,8 +8,8 @@ from app.context.context_documents import Library
 from app.context.find import Words, find
 from app.context.page_ranges import understood
 from app.context.upload_files import Claim, claim, forget
+from app.documents.bundle import natural
 from app.documents.document import Extracting
-from app.documents.natural_order import natural
 from app.runtime.events import WorkerEvent
 from app.runtime.reopening import forget_texts, keep_texts
 from app.runtime.saved_books import disk_state

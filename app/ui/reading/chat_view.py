@@ -7,7 +7,7 @@ from typing import Any
 from app import formats
 from app.context.evidence import Passage, is_refusal
 from app.context.open_book import Book
-from app.conversations.figures import exactness, figures, seconds
+from app.conversations.exchange import exactness, figures, seconds
 from app.conversations.tree import Dialogue, Node
 from app.document_formats import EACH
 from app.markdown import with_places

@@ -214,11 +214,18 @@ function armed(button) {
 let standing = () => ({}); // what is sent with every press
 export const sendWith = (values) => (standing = values);
 
-// A button may be drawn anew between press and release of the mouse: what it stood for when it was pressed is done.
+// Between press and release of the mouse a button may be drawn anew: what it stood for when it was pressed is done. Or it
+// may move, or go: a browser then clicks what lies around, though the hand was still; the button is clicked here.
+const STILL = 4; // pixels that a still hand moves
 let pressed = null;
-document.addEventListener("pointerdown", ({ target }) => {
-  const button = target.closest?.("[data-act]");
-  pressed = button && { button, act: button.dataset.act };
+document.addEventListener("pointerdown", ({ target, clientX, clientY }) => {
+  const button = target.closest?.("button");
+  pressed = button && { button, act: button.dataset.act, x: clientX, y: clientY };
+});
+document.addEventListener("pointerup", ({ target, clientX, clientY }) => {
+  if (!pressed || pressed.button.contains(target) || Math.hypot(clientX - pressed.x, clientY - pressed.y) > STILL) return;
+  if (pressed.act && !("armed" in pressed.button.dataset)) act(pressed.act, standing());
+  else pressed.button.click();
 });
 
 on("click", "[data-act], [data-save]", (button, event) => {

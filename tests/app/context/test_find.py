@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.context.context_documents import Book, Chapters, Library, Pages
 from app.context.find import AROUND, MOST_CHARS, MOST_MARKED, Hit, Words, excerpt, find, occurrences
 from app.context.folding import fold
-from app.documents import stretches
+from app.documents import document as documents
 from app.documents.document import Document
 from tests.app.fakes import document_of
 
@@ -38,7 +38,7 @@ def test_hits_have_the_words_lie_apart_and_are_the_same_in_stretches_of_any_leng
     assert all(fold(text[start:end], exact=exact).strip(" ") == wanted for start, end in hits)
     assert all(before[1] <= after[0] for before, after in pairwise(hits))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stretches, "MOST_CHARS", size)
+        patch.setattr(documents, "MOST_CHARS", size)
         patch.setattr("app.context.find.fold", lambda *_, **__: wanted)  # the words themselves are never cut
         assert list(occurrences(words, text)) == hits
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.context.open_files import OpenFiles
-from app.context.upload_files import CLAIMED, FOLDER, Claim, claim, forget, in_use
+from app.context.upload_files import CLAIMED, FOLDER, Claim, OpenFiles, claim, forget, in_use
 from app.documents.page_image import PageImage, PageNotDrawn
 
 
@@ -72,7 +71,7 @@ def test_a_page_is_drawn_once_and_not_after_its_file_has_gone(tmp_path: Path, mo
         drawn.append(number)
         return PageImage("x" * 400, "image/webp", 1, 1, "", array("l"))
 
-    monkeypatch.setattr("app.context.open_files.draw_page", draw)
+    monkeypatch.setattr("app.context.upload_files.draw_page", draw)
     files, one = OpenFiles(most_images=2), dropped(tmp_path)
     files.hold("session", one.own)
     for number in (1, 1, 2, 1, 3, 2, 1):  # 3 displaces 2, which then displaces 1

@@ -10,8 +10,7 @@ from app.documents.charset import codec_of, decode
 from app.documents.document import CHARS_PER_PAGE, make_pages
 from app.documents.errors import DocumentTooLarge
 from app.documents.language import direction_of, language_of
-from app.documents.plain import pages_of
-from app.documents.readers import join, read_document
+from app.documents.readers import join, pages_of, read_document
 
 # -------------------- encodings
 

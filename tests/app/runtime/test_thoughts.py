@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.conversations.exchange import Exchange
+from app.conversations.exchange import Exchange, figures
 from app.conversations.export import as_json, as_markdown
-from app.conversations.figures import figures
 from app.conversations.schema import load
 from app.runtime.prompts import prompt_of
 from core.errors import CoreError

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from app.runtime.worker import EngineWorker
 from app.server.bodies import PageLimits
-from app.server.logins import LONGEST_WAIT_SECONDS, WINDOW_SECONDS, Logins
+from app.server.request_guard import LONGEST_WAIT_SECONDS, WINDOW_SECONDS, Logins
 from tests.app.fakes import GRADIO_WARNINGS
 from tests.app.server.asgi import ask, client, raw
 

@@ -28,7 +28,7 @@ from app.ui.reading.where import MOST_BARS, MOST_TOP
 from app.ui.render import bar
 from app.ui.site import Site
 from core.generation.events import PrefillProgress
-from core.generation.reading_pace import work_of
+from core.generation.prefill import work_of
 from core.planning.choices import Choice
 from core.planning.devices import NOMINAL_PROCESSOR
 from core.planning.hardware import Gpu

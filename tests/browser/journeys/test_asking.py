@@ -1,6 +1,7 @@
 """Journeys of a question: a greeting, a book, an answer; stopped, continued, changed, asked again, branched."""
 
 from pathlib import Path
+from typing import Any
 
 from tests.app.fakes import FakeEngine, write_book
 from tests.browser.journeys.page import JOURNEY, SAMPLE, Page, expect
@@ -40,6 +41,31 @@ def test_the_page_greets_says_that_it_needs_a_book_and_opens_one(page: Page, tmp
     expect(page.book.get_by_role("alert")).to_have_count(0)
     expect(page.book.get_by_role("heading", name="book", exact=True)).to_be_visible()
     expect(page.book).to_contain_text("1 page · 256 tokens")
+
+
+def test_a_press_counts_though_the_page_moves_under_it_and_not_where_the_hand_left(
+    page: Page, engine: FakeEngine, tmp_path: Path
+) -> None:
+    def press(button: Any, *, aside: int = 0) -> None:
+        bounds = button.bounding_box()
+        assert bounds is not None
+        x, y = bounds["x"] + bounds["width"] / 2, bounds["y"] + bounds["height"] / 2
+        page.tab.mouse.move(x, y)
+        page.tab.mouse.down()
+        button.evaluate("button => { button.closest('.block').style.marginTop = '250px'; }")
+        page.tab.mouse.move(x + aside, y)
+        page.tab.mouse.up()
+        button.evaluate("button => { button.closest('.block').style.marginTop = ''; }")
+
+    with page.tab.expect_file_chooser() as chooser:
+        press(page.button("Open books"))
+    chooser.value.set_files(str(write_book(tmp_path)))
+    page.has_read()
+    page.hears(engine, "How was it?", "It was dark.")
+    press(page.button("New"), aside=40)
+    page.hears(engine, "And then?", "It rained.", shown=2)
+    press(page.button("New"))
+    expect(page.conversation).not_to_contain_text("It rained.")
 
 
 def test_a_sample_book_is_opened_and_proposes_questions(page: Page, engine: FakeEngine) -> None:

@@ -14,11 +14,10 @@ from core.caches.votes import Counted, Votes
 from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.models.cached_model import CachedModel
 from core.models.weights import prepared
-from core.ops.attention import Masses
+from core.ops.attention import Masses, rounded, widened
 from core.ops.backend import Backend
 from core.ops.native import KEPT_AS, VOTERS, SmallRows
 from core.ops.reach import Asked
-from core.ops.scaled_rows import rounded, widened
 from core.ops.scores import MOST_GROUPS, Tally
 from tests.core.caches.passes import Text, read_by_layers, run_pass
 from tests.core.toys import CPU, loaded, random_prompt, tiny_config, tiny_engine, tiny_shape

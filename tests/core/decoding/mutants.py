@@ -199,7 +199,9 @@ FAULTS: dict[str, tuple[tuple[str, str, str], ...]] = {  # by file: name, what s
         ("overwritten queries count as known", "max(self.first, start + width - QUERY_LOG)", "0"),
         ("queries come from one token before", "length - num_queries), length)", "length - 1 - num_queries), length)"),
     ),
-    "core/caches/marks.py": (("remembered queries outlive their tokens", "del self[mark]  # it", "pass  # it"),),
+    "core/caches/running_state.py": (
+        ("remembered queries outlive their tokens", "del self[mark]  # it", "pass  # it"),
+    ),
     "core/generation/decode_loop.py": (
         ("a continued answer repeats its draws", 'f"{seed} {num_written}"', 'f"{seed} {0 * num_written}"'),
         ("speculation goes on where plain decoding would", "if not speculative:", "if not speculative or num_written:"),

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from core.config import GenerationConfig
-from core.decoding import pace, pass_costs
+from core.decoding import pace
 from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, TableCost, best_gamma, expected_tokens
-from core.decoding.pass_costs import kept_costs
+from core.decoding.pace import kept_costs
 from core.decoding.registry import EXACT_METHODS, METHODS, check_method
 from core.decoding.speculative import SampledModel
 from core.decoding.stats import LevelStats
@@ -74,7 +74,7 @@ def test_costs_are_measured_once_for_each_length_and_survive_the_process(
     assert costs(tmp_path, 1.0, 1000) == costs(tmp_path, 2.0, 1010) == 1.0, "lengths that are nearly the same share"
     assert costs(tmp_path, 3.0, 2000) == 3.0
     assert costs(tmp_path, 4.0, 1000, model="draft") == 4.0 and costs(tmp_path, 5.0, 1000, about="other") == 5.0
-    monkeypatch.setattr(pass_costs, "_known", {})  # another process
+    monkeypatch.setattr(pace, "_known", {})  # another process
     assert costs(tmp_path, 6.0, 1000) == 1.0
     assert kept_costs(tmp_path, "b", "full", 8, lambda: {9: 5.0, 1: 2.0, 3: 1.0}) == {1: 2.0, 3: 2.0, 9: 5.0}, "rising"
 
@@ -86,7 +86,7 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written_do_not_matter(
     assert costs(tmp_path, 1.0) == 1.0
     (file,) = tmp_path.glob("*.json")
     file.write_text(damaged, encoding="utf-8")
-    monkeypatch.setattr(pass_costs, "_known", {})
+    monkeypatch.setattr(pace, "_known", {})
     assert costs(tmp_path, 2.0) == 2.0
     (tmp_path / "file").touch()
     assert costs(tmp_path / "file", 3.0) == 3.0

@@ -14,9 +14,9 @@ from torch import Tensor
 from core.caches.tokens import Context
 from core.config import SamplingParams
 from core.decoding.grammar import Grammar, Thought
-from core.decoding.origin import Origin
 from core.decoding.sampling import TokenSampler, to_probs
 from core.decoding.speculative import AutoregressiveProposer, Passes, SampledModel, Speculative, alone
+from core.decoding.stats import Origin
 from core.decoding.verify import Guess
 from tests.core.decoding.test_output_law import START, Law, enumerated
 

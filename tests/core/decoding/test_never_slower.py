@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from core.caches.retrieval import RetrievalCache
 from core.caches.tokens import Context
 from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
-from core.decoding import ledger
-from core.decoding.adaptive import RecentAcceptance
-from core.decoding.ledger import MOST_LOSS
+from core.decoding import adaptive
+from core.decoding.adaptive import MOST_LOSS, RecentAcceptance
 from core.decoding.methods import Decoder, Parts
 from core.decoding.ngram_lookup import TokenIndex
 from core.decoding.sampling import TokenSampler
@@ -169,7 +168,7 @@ def test_the_ledger_holds_even_where_nothing_is_learnt(worst: Any, monkeypatch: 
     monkeypatch.setattr(RecentAcceptance, "add", lambda *_: None)
     assert worst("triforce", "new", GREEDY) <= 1 + MOST_LOSS + 0.001
     for limit in ("MOST_LOSS", "STOP_LOSS", "TRIED"):
-        monkeypatch.setattr(ledger, limit, 99.0)
+        monkeypatch.setattr(adaptive, limit, 99.0)
     assert worst("triforce", "new", GREEDY) > 1.05
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from core.caches.tokens import Context
-from core.decoding.origin import Origin
 from core.decoding.sampling import TokenSampler
 from core.decoding.speculative import AutoregressiveProposer, Proposer, Rule, Speculative, alone
+from core.decoding.stats import Origin
 from core.decoding.verify import Guess, Verdict, verify
 from tests.core.toys import EnumeratingSampler, TableModel
 

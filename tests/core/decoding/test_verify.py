@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from core.decoding.origin import Origin
 from core.decoding.sampling import TokenSampler
+from core.decoding.stats import Origin
 from core.decoding.verify import Guess, verify
 
 Q = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]])

@@ -22,9 +22,8 @@ from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.generation.events import PrefillProgress
-from core.generation.loaded import LoadedModels
-from core.generation.prefill import Prefill
-from core.generation.reading_pace import USUAL_DOUBLING, ReadingPace, work_of
+from core.generation.levels import LoadedModels
+from core.generation.prefill import USUAL_DOUBLING, Prefill, ReadingPace, work_of
 from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
 from core.planning.choices import Choice

@@ -12,7 +12,7 @@ from core.caches.branch import BranchCache
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.generation.events import Finished, LaneEvent, PrefillProgress, RoundDone
-from core.generation.loaded import LoadedModels
+from core.generation.levels import LoadedModels
 from core.generation.together import MOST_TOGETHER, Question, in_order
 from core.models import joined
 from core.models.weights import prepared

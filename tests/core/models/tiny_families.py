@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
-from core.generation.loaded import LoadedModels
+from core.generation.levels import LoadedModels
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.loader import LoadedModel, dims_of
 from core.models.weights import prepared

@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.ops import compilers, kernel_build, openmp
+from core.ops import compilers, kernel_build, threads
 from core.ops.attention import attend
 from core.ops.compilers import Compiler, find_compiler
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel, can_compile
 from core.ops.kernel_structs import LinearSizes, packed
 from core.ops.native import SmallRows
-from core.ops.openmp import OpenMP, runtime_file, torch_openmp
-from core.ops.threads import Threads
+from core.ops.threads import OpenMP, Threads, runtime_file, torch_openmp
 
 
 @pytest.mark.parametrize(
@@ -134,7 +133,7 @@ def test_the_runtime_is_torch_s_though_another_package_brings_its_own(
     assert runtime_file(maps) == found
     lib = tmp_path / "torch" / "lib"  # without such a list it is the one beside torch
     lib.mkdir(parents=True)
-    monkeypatch.setattr(openmp.torch, "__file__", str(lib.parent / "__init__.py"))
+    monkeypatch.setattr(threads.torch, "__file__", str(lib.parent / "__init__.py"))
     assert runtime_file(tmp_path / "none") is None
     for name in ("libiomp5md.dll", "libiomp5md.lib", "torch_cpu.dll"):
         (lib / name).touch()
@@ -145,7 +144,7 @@ def test_its_own_threads_compute_the_same(kernel: SmallRows, tmp_path: Path, mon
     """Where a runtime does not load."""
     monkeypatch.setattr(Threads, "adapts", False)
     with monkeypatch.context() as patched:
-        patched.setattr(openmp, "runtime_file", lambda: tmp_path / "libgomp.so.1")
+        patched.setattr(threads, "runtime_file", lambda: tmp_path / "libgomp.so.1")
         assert not any(getattr(torch_openmp(), name) for name, _ in OpenMP._fields_)
     own = SmallRows(Path(shutil.copy(kernel.library._name, tmp_path / "other.so")), OpenMP())  # beside the first
     x, weight = torch.randn(7, 300), torch.randn(1000, 300)

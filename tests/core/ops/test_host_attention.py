@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from core.ops import host_attention, host_memory
-from core.ops.attention import Masses, Partial, partial_reference
+from core.ops.attention import Masses, Partial, partial_reference, rounded, widened
 from core.ops.host_attention import HostAttention
 from core.ops.native import KEPT_AS, SmallRows
 from core.ops.reach import softcapped
-from core.ops.scaled_rows import rounded, widened
 from core.ops.scores import kept_as
 from core.ops.transfer import HostRows
 from tests.core.toys import CPU

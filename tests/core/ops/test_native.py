@@ -15,10 +15,9 @@ from core.models.cached_model import CachedModel
 from core.models.linear import PackedLinear
 from core.models.weights import prepared
 from core.ops import native
-from core.ops.attention import attend, attend_reference
+from core.ops.attention import FULL, SCALE, attend, attend_reference, rounded, scaled_reference, widened
 from core.ops.backend import STOCK, Attend, Backend
 from core.ops.native import KEPT_AS, SCALED_DIMS, SmallRows
-from core.ops.scaled_rows import FULL, SCALE, rounded, scaled_reference, widened
 from core.ops.threads import Threads
 from tests.core.toys import CPU, loaded, random_prompt, tiny_config
 

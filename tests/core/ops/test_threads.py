@@ -10,7 +10,7 @@ import torch
 
 from core.config import SamplingParams
 from core.decoding import pace
-from core.decoding.ledger import Ledger
+from core.decoding.adaptive import Ledger
 from core.models import cached_model
 from core.models.cached_model import PassMeter
 from core.ops import threads

@@ -22,7 +22,7 @@ from core.engine import Engine
 from core.errors import WorkerLost
 from core.generation import interleave
 from core.generation.events import Finished, RoundDone
-from core.generation.loaded import LoadedModels
+from core.generation.levels import LoadedModels
 from core.models.loader import read_dims
 from core.models.param_count import size_in
 from core.ops.backend import STOCK

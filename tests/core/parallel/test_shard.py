@@ -21,8 +21,8 @@ from core.engine import NEAR_TIE_GAP
 from core.errors import UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
-from core.models.head_layout import SHARED, is_divisible
 from core.models.loader import dims_of
+from core.models.param_count import SHARED, is_divisible
 from core.ops.backend import STOCK
 from core.ops.graphs import WARM_UP, Graphs
 from core.parallel import worker

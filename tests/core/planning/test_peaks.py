@@ -20,7 +20,7 @@ from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
 from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig, SpeculationConfig
 from core.engine import Engine
-from core.generation.loaded import LoadedModels
+from core.generation.levels import LoadedModels
 from core.models.loader import LoadedModel
 from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan

@@ -13,8 +13,7 @@ from app.runtime.trace import Trace
 from app.ui.charts import MOST_LABELS, Bar, Column, Segment, bars, columns
 from app.ui.inside.view import EMPTY, SOURCES, positions_chart, provenance, rounds_chart, tiles, time_chart
 from core.config import GenerationConfig
-from core.decoding.origin import Origin
-from core.decoding.stats import LevelStats
+from core.decoding.stats import LevelStats, Origin
 from core.generation.events import RoundDone, TokenRecord
 from tests.app.fakes import Reader, finished, lane_stats
 from tests.app.ui.pages import EVIL, PageOf, text_of

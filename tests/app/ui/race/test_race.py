@@ -27,8 +27,7 @@ from app.ui.race.tab import RaceForm
 from app.ui.race.view import race as race_html
 from app.ui.race.view import replay_points
 from core.config import GenerationConfig, SamplingParams
-from core.decoding.origin import Origin
-from core.decoding.stats import DecodeStats
+from core.decoding.stats import DecodeStats, Origin
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import LaneEvent, PrefillProgress, TokenRecord
 from tests.app.fakes import MACHINE, FakeEngine, opened, wait_for, write_book

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.conversations.figures import exactness
+from app.conversations.exchange import exactness
 from app.conversations.listing import Listing, Summary
 from app.conversations.store import Conversations
 from app.conversations.tree import Dialogue
