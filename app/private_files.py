@@ -52,3 +52,10 @@ def make_private(folder: Path) -> None:
             folder.chmod(0o700)
     except OSError as error:
         raise NotPossibleHere(f"{told} ({error.strerror}).", hint="Choose another with --data-dir.") from error
+
+
+def size_of(file: Path) -> int:
+    """Bytes of a file; 0 where it has gone."""
+    with contextlib.suppress(OSError):
+        return file.stat().st_size
+    return 0

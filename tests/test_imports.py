@@ -132,7 +132,7 @@ def test_no_group_of_a_regular_expression_is_possessive() -> None:
 
 
 # Modules of ours that `ask` has imported when it ends. Lower it where you need fewer.
-MOST_OF_ASK = 129
+MOST_OF_ASK = 130
 NOT_FOR_CORE = {"gradio", "pypdf", "bitsandbytes", "flash_attn"}
 NOT_FOR_ASK = {"fastapi", "pypdfium2", "httpx", "matplotlib", "gguf", "llguidance"}
 

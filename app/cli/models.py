@@ -6,21 +6,20 @@ Sizes come from shapes or files, never from a table: parameters are counted, key
 import argparse
 import sys
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import Any
 
 from app.cli.output import ProgressLine, print_json
 from app.formats import disk_size, loading, plural
 from app.runtime.data_folder import data_place
 from app.runtime.model_folders import NAME, ModelFolders
+from app.ui.models.rows import counted
 from core.errors import CoreError, InvalidSetting, UnknownModel
 from core.models.hub import store
 from core.models.hub.catalog import HUB_ID, Known, entries, get_command, known_row, repositories
 from core.models.hub.client import look_up
 from core.models.hub.download import DownloadProgress, download, still_to_come
 from core.models.hub.local import LocalModel, in_cache
-from core.models.hub.shapes import find_shape
 from core.models.loading import LoadProgress
-from core.models.param_count import ModelSize, size_in
 from core.planning.fit import MOST_CONTEXT
 from core.planning.sizes import kv_bytes_per_token
 
@@ -134,7 +133,7 @@ def source(row: dict[str, Any]) -> str:
 
 def report(row: Known) -> dict[str, Any]:
     """One model as JSON: the catalogue's row, what was computed from its shape, and its state on this machine."""
-    size, state = size_of(row), state_of(row)
+    size, state = counted(row.name), state_of(row)
     dtype, weight_bytes = size.dims.disk_dtype, size.num_parameters * size.dims.disk_dtype.itemsize
     kv = kv_bytes_per_token(size.dims, dtype)
     return {
@@ -152,15 +151,6 @@ def report(row: Known) -> dict[str, Any]:
         "path": str(row.path()) if state in ("here", "bundled") else None,
         "disk_bytes": store.size_on_disk(row.repo) if row.repo else None,
     }
-
-
-def size_of(row: Known) -> ModelSize:
-    """Parameter count and dimensions, of its published shape or of its files."""
-    if (shape := find_shape(row.name)) is not None:
-        return shape.size()
-    path = row.path()
-    assert path is not None, f"{row.name} has neither files nor a shape"
-    return size_in(path)
 
 
 def state_of(row: Known) -> str:
@@ -211,7 +201,7 @@ def get_model(name: str, *, as_json: bool) -> None:
     told = []
     for repo in repos:
         try:
-            told.append(fetch(repo, sys.stderr))
+            told.append(fetch(repo))
         except CoreError as error:
             if not told:
                 raise
@@ -220,17 +210,17 @@ def get_model(name: str, *, as_json: bool) -> None:
         print_json({"model": name, "repositories": told})
 
 
-def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
-    """Download one repository; prints its exact size first, then progress on `stream`."""
+def fetch(repo: str) -> dict[str, Any]:
+    """Download one repository; prints its exact size first, then progress."""
     repository = look_up(repo)
     to_come = still_to_come(repository)
     kept = repository.size_bytes - to_come
     print(
         f"{repo}: {disk_size(repository.size_bytes)} in {plural(len(repository.files), 'file')}"
         + (f", {disk_size(kept)} are here already" if kept else ""),
-        file=stream,
+        file=sys.stderr,
     )
-    line = ProgressLine(stream)
+    line = ProgressLine()
     try:
         for progress in download(repository):
             is_last = progress.file_bytes == progress.file_total_bytes
@@ -238,12 +228,12 @@ def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
     except KeyboardInterrupt:
         arrived = repository.size_bytes - still_to_come(repository)
         kept_now = f"{disk_size(arrived)} are kept" if arrived else "Nothing is kept"
-        print(f"\nStopped. {kept_now}. To go on: {get_command(repo)}", file=stream)
+        print(f"\nStopped. {kept_now}. To go on: {get_command(repo)}", file=sys.stderr)
         raise
     finally:
         line.close()
     folder = store.locate(repo)
-    print(f"{repo} is in {folder}", file=stream)
+    print(f"{repo} is in {folder}", file=sys.stderr)
     return {
         "repository": repo,
         "commit": repository.commit,

@@ -150,11 +150,12 @@ def parts_that_fit(encode: Callable[[str], Sequence[int]], library: Library, err
 
     meter = Meter(lambda text: len(encode(text)))
     named: list[str] = []
-    for offer in offers(library, 0, meter, meter.library(library) - (error.needed - error.capacity) - SLACK):
-        match offer.choice:
-            case Chapters(paths) if len(paths[0]) == 1:
-                named.append(f"--chapters {paths[0][0]}-{paths[-1][0]} ({offer.num_tokens:,} tokens)")
+    budget = meter.library(library) - (error.needed - error.capacity) - SLACK
+    for choice, tokens in offers(library.books[0], meter, budget).items():
+        match choice:
+            case Chapters(paths):
+                named.append(f"--chapters {paths[0][0]}-{paths[-1][0]} ({tokens:,} tokens)")
             case Pages(first, last):
-                named.append(f"--pages {first}-{last} ({offer.num_tokens:,} tokens)")
+                named.append(f"--pages {first}-{last} ({tokens:,} tokens)")
     more = f", or {len(named) - MOST_NAMED} other parts" if len(named) > MOST_NAMED else ""
     return f"Ask about a part: {', '.join(named[:MOST_NAMED])}{more}." if named else ""

@@ -88,7 +88,7 @@ def loaded(worker: EngineWorker) -> Ready:
     Raises:
         CoreError: it cannot be loaded.
     """
-    line = ProgressLine(sys.stderr)
+    line = ProgressLine()
     for now in worker.states():
         if isinstance(now, Loading):
             line.show_loading(now.progress)

@@ -209,7 +209,6 @@ class Placed(NamedTuple):
 class Place(NamedTuple):
     """The source of a character of the joined text."""
 
-    book: int  # its index
     document: Document
     page: Page
 
@@ -324,7 +323,7 @@ class Library:
         assert 0 <= char < len(self.text), f"character {char} of {len(self.text)}"
         placed = self.pages[bisect_right(self.pages, char, key=lambda page: page.end)]
         document = self.books[placed.book].document
-        return Place(placed.book, document, document.pages[placed.number - 1])
+        return Place(document, document.pages[placed.number - 1])
 
     def source(self, placed: Placed) -> int:
         """The character of its document's text with which a placed page begins."""

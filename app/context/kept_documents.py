@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, get_args
 
 from app.context.context_documents import Book, digest_of
 from app.documents.document import Chapter, Document, Format, Page
-from app.private_files import DRAFT, replace_file
+from app.private_files import DRAFT, replace_file, size_of
 from core.errors import CoreError
 
 FOLDER = "kept"  # in the data folder
@@ -102,7 +102,7 @@ class KeptDocuments:
         for draft in self.folder.glob(f"*{DRAFT}"):
             if _used(draft) < time.time() - OLD_SECONDS:
                 draft.unlink(missing_ok=True)
-        sizes = {path: _size(path) for path in self._files()}
+        sizes = {path: size_of(path) for path in self._files()}
         for path in sorted(self._files(), key=_used):
             if sum(sizes.values()) <= self._most_bytes:
                 return
@@ -136,12 +136,6 @@ def parsed(data: dict[str, Any]) -> Document:
 
 def _chapter(data: dict[str, Any]) -> Chapter:
     return Chapter(**(data | {"sections": tuple(map(_chapter, data.get("sections", ())))}))
-
-
-def _size(path: Path) -> int:
-    with suppress(OSError):
-        return path.stat().st_size
-    return 0
 
 
 def _used(path: Path) -> float:

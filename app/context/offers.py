@@ -2,60 +2,34 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from app.context.context_documents import Book, ChapterPath, Chapters, Choice, Library, Pages, Whole, label, spans
+from app.context.context_documents import Book, ChapterPath, Chapters, Choice, Library, Pages, Whole
 from app.context.token_costs import Meter
 from app.documents.document import Chapter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A choice of one book's parts with which the library fits."""
+def offers(book: Book, meter: Meter, budget: int) -> dict[Choice, int]:
+    """Parts of a book, which is longer than `budget` tokens, that fit: their tokens.
 
-    book: int  # its index
-    choice: Choice
-    label: str
-    num_tokens: int  # of the book with this choice
-    total_tokens: int  # of the library with this choice, the other books as they are
-
-
-def offers(library: Library, index: int, meter: Meter, budget: int) -> tuple[Offer, ...]:
-    """Choices of a book that fit, the other books as they are, in a library of at most `budget` tokens.
-
-    Returns:
-        Everything; if that does not fit: the most pages from the start, runs of whole chapters (or of pages, if there
-        are none), each as long as fits; then chapters alone, and sub-chapters of those that do not fit alone. No choice
-        comes twice; none where the others are too long.
+    The most pages from the start, runs of whole chapters (or of pages, if there are none), each as long as fits; then
+    chapters alone.
     """
-    book = library.books[index]
-    rest = meter.library(library) - meter.book(book)
 
-    def offer(choice: Choice) -> Offer:
-        num_tokens = meter.book(replace(book, choice=choice))
-        return Offer(
-            book=index,
-            choice=choice,
-            label=label(book.document, choice),
-            num_tokens=num_tokens,
-            total_tokens=rest + num_tokens,
-        )
+    def tokens(choice: Choice) -> int:
+        return meter.book(replace(book, choice=choice))
 
-    def fits(choice: Choice) -> bool:
-        return offer(choice).total_tokens <= budget
+    def most(count: int, part: Callable[[int, int], Choice]) -> list[Choice]:
+        return [part(*run) for run in runs(count, lambda first, last: tokens(part(first, last)) <= budget)]
 
-    document = book.document
-    num_chapters, num_pages = len(document.chapters), len(document.pages)
-    found: list[Choice] = [Whole()]
-    if not fits(Whole()):
-        by_pages = [Pages(*run) for run in runs(num_pages, lambda first, last: fits(Pages(first, last)))]
-        by_chapters = [
-            Chapters.run(*run) for run in runs(num_chapters, lambda first, last: fits(Chapters.run(first, last)))
-        ]
-        from_start = [run for run in by_pages[:1] if run.first == 1]
-        found = [*from_start, *by_chapters] if num_chapters else [*by_pages]
-    found += filter(fits, (Chapters((path,)) for path in divided(book, meter, budget - rest)))
-    return tuple(map(offer, dict.fromkeys(found)))
+    pages, num_chapters = most(len(book.document.pages), Pages), len(book.document.chapters)
+    if num_chapters:
+        alone = (Chapters.run(number, number) for number in range(1, num_chapters + 1))
+        from_start = [run for run in pages[:1] if isinstance(run, Pages) and run.first == 1]
+        found = [*from_start, *most(num_chapters, Chapters.run), *(one for one in alone if tokens(one) <= budget)]
+    else:
+        found = pages
+    return {choice: tokens(choice) for choice in found}
 
 
 def from_the_start(library: Library, meter: Meter, budget: int) -> tuple[Choice | None, ...]:
@@ -105,15 +79,8 @@ def divided(book: Book, meter: Meter, budget: int) -> tuple[ChapterPath, ...]:
 
 
 def with_only(library: Library, choices: Mapping[str, Choice]) -> Library:
-    """The library of those books whose keys have a choice, with these choices.
-
-    Raises:
-        ValueError: a document has no such pages or chapters.
-    """
-    kept = tuple(replace(book, choice=choices[book.key]) for book in library.books if book.key in choices)
-    for book in kept:
-        spans(book.document, book.choice)
-    return Library(kept)
+    """The library of those books whose keys have a choice, with these choices."""
+    return Library(tuple(replace(book, choice=choices[book.key]) for book in library.books if book.key in choices))
 
 
 def runs(count: int, fits: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:

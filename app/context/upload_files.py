@@ -18,7 +18,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 
 from app.documents.page_image import PageImage, PageNotDrawn, draw_page
-from app.private_files import make_private
+from app.private_files import make_private, size_of
 from core.errors import CoreError, NotPossibleHere
 
 FOLDER = "uploads"  # in the data folder
@@ -185,7 +185,7 @@ class OpenFiles:
             return
         with self._lock:
             self._owners[file] = owner
-            sizes = {one: _size(one) for one in self._owners}
+            sizes = {one: size_of(one) for one in self._owners}
             for old in list(self._owners)[:-1]:
                 if sum(sizes.values()) <= self._most_kept:
                     return
@@ -224,9 +224,3 @@ class OpenFiles:
         self._draw.cache_clear()
         if delete(file):
             del self._owners[file]
-
-
-def _size(file: Path) -> int:
-    with suppress(OSError):
-        return file.stat().st_size
-    return 0

@@ -16,7 +16,6 @@ class Summary:
     title: str
     book: str
     changed: str  # UTC, ISO 8601
-    num_exchanges: int
     text: str  # title, names of files, all questions and answers
     tab: str
 
@@ -31,7 +30,6 @@ class Summary:
             title=dialogue.title,
             book=dialogue.book.names[0] if len(dialogue.book.names) == 1 else dialogue.book.title,
             changed=dialogue.changed,
-            num_exchanges=len(dialogue.nodes),
             text="\n".join(texts),
             tab=dialogue.tab,
         )

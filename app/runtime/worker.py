@@ -29,7 +29,7 @@ from app.runtime.recording import CUT, ExchangeGone, Place
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, OtherBook, Session, Sessions
 from core.config import GenerationConfig
-from core.errors import CoreError, EmptyQuestion, InvalidSetting, let_go
+from core.errors import CoreError, EmptyQuestion, let_go
 from core.generation.events import PrefillProgress
 from core.models.loading import watched_loading
 
@@ -195,12 +195,10 @@ class EngineWorker:
         Args:
             seconds: a budget on every lane's clock; None for none.
         Raises:
-            EmptyQuestion, NoBook, InvalidSetting: at once; NoBook later if a text is on its way. Other
+            EmptyQuestion, NoBook: at once; NoBook later if a text is on its way. Other
             engine errors: when its turn comes.
         """
         session = self._ready_to_answer(session_id, question)
-        if len(configs) < 2:
-            raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
         self.jobs.cancel(session_id, "race")
         work = partial(run_race, session, question, tuple(configs), seconds, self.saved_books)
         return self.jobs.stream(session, "race", work, ready=lambda: session.can_ask)

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from core.caches.full import FullCache
 from core.errors import UnsupportedModel
+from core.models.families import OTHER
 from core.models.hf_attention import ATTENTION_NAME, forward
 from core.models.linear import exact_products
 from core.models.loader import LoadedModel
@@ -39,7 +40,6 @@ SAFE = 8  # times the largest key or value of the trial: other texts have larger
 # Mean KL divergence, in nats, of next tokens' distributions that rounding may cost. Measured for float16 and bfloat16:
 # SmolLM2 135M 9e-7 and 5e-5, Qwen2.5-Coder 1.5B 2e-5 and 2e-3, the bundled target with its sharp circuits 9e-3 and 8.
 MOST_LOSS = 0.02
-OTHER = "Choose a model of another family, such as Llama, Mistral or Qwen."
 
 
 class Trial(NamedTuple):

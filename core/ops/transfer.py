@@ -5,7 +5,6 @@ more buffer takes device rows to the host. Copies of each direction run on their
 the computing stream, and nothing waits for the whole device. On a CPU the same code copies at once: the slow twin.
 """
 
-import time
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -86,11 +85,6 @@ class PrefetchRing:
         self._sent = self._taken = 0
         self._in_use = False  # a group was taken and not released
         self.bytes_brought = self.bytes_stored = 0  # host to device and back, in total
-
-    @property
-    def nbytes(self) -> int:
-        """Device memory of all buffers."""
-        return sum(slot.nbytes for slot in self._slots) + (0 if self._packed is None else self._packed.nbytes)
 
     def begin(self, groups: Sequence[Tensor]) -> None:
         """The groups of a pass, in order of use; drops what is left of the pass before. Copies begin at once."""
@@ -183,22 +177,3 @@ class PrefetchRing:
             current = self._streams.current()
             self._streams.copy(into[start : start + portion], buffer, current)
             copied.record(current)
-
-
-LINK_BYTES = 64 << 20  # size of the timed copy: larger than processor caches; 2.6 ms at 25 GB/s
-
-
-def link_rate(device: torch.device, size_bytes: int) -> tuple[float, str]:
-    """Bytes per second of a plain copy from host memory to a device, the median of five; why it was not pinned."""
-    memory = HostRows((size_bytes,), torch.uint8, device)
-    there, here = memory.rows.fill_(1), torch.empty(size_bytes, dtype=torch.uint8, device=device)
-    seconds = []
-    for _ in range(6):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        started = time.perf_counter()
-        here.copy_(there, non_blocking=True)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - started)
-    return size_bytes / sorted(seconds[1:])[2], memory.refused

@@ -34,7 +34,7 @@ class Group:
         Raises:
             RankLost: the others did not connect.
         """
-        self.rank, self.num_ranks, self.device = rank, num_ranks, device
+        self.device = device
         store = DIST.FileStore(str(meeting), num_ranks)
         store.set_timeout(datetime.timedelta(seconds=MEETING_SECONDS))
         try:

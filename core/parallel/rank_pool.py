@@ -28,8 +28,8 @@ from core.errors import WorkerLost
 from core.models.loader import NOTHING, LoadedModel
 from core.ops.backend import Backend
 from core.ops.graphs import Graphs
+from core.ops.link import LINK_BYTES
 from core.ops.threads import most_threads, set_most_threads
-from core.ops.transfer import LINK_BYTES
 from core.parallel.group import PATIENCE, Group, RankLost, require_group
 from core.parallel.worker import Assignment, Failed, Order, recorder, work
 from core.planning.choices import Choice

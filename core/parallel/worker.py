@@ -31,7 +31,7 @@ from core.models.loader import LoadedModel, ModelDims
 from core.models.weights import load_model
 from core.ops.backend import Backend, backend_named
 from core.ops.graphs import Graphs
-from core.ops.transfer import link_rate
+from core.ops.link import link_rate
 from core.parallel.group import Group, RankLost
 from core.parallel.shard import cut
 from core.planning.measured import measure_sharing

@@ -1,7 +1,6 @@
 """The machine's processors, memory and devices. Reads, never decides."""
 
 import gc
-import os
 import platform
 import re
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import torch
 
 from core.ops.host_memory import trim_heap
 from core.ops.kernel_build import can_compile
+from core.ops.threads import own_cores
 from core.planning.nvidia import DriverAnswer, UnusedGpu, ask_driver, unused_gpu
 
 # Of a GPU, with the first call to it; until then the driver calls it free (NVIDIA H200, 2026-11-26)
@@ -60,7 +60,7 @@ def this_machine() -> Machine:
     """Inspect this machine. Of several GPUs only the current one gets a CUDA context."""
     gpus, unused = _gpus()
     total_ram, free_ram = _ram_bytes()
-    return Machine(cpu_name(), _num_cores(), total_ram, free_ram, gpus, unused, can_compile(), abilities())
+    return Machine(cpu_name(), len(own_cores()), total_ram, free_ram, gpus, unused, can_compile(), abilities())
 
 
 def resolve_device(name: str) -> torch.device:
@@ -99,11 +99,6 @@ def has_kernels(capability: tuple[int, int], compiled_for: Sequence[str]) -> boo
         if built <= capability and (match[1] == "compute" or built[0] == capability[0]):
             return True
     return not compiled_for
-
-
-def _num_cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS and Windows
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def cpu_name() -> str:

@@ -17,11 +17,11 @@ from torch.nn import functional
 from core.config import MOST_CPU_SHARE, MOST_GUESSES
 from core.ops.attention import attend, scaled_reference
 from core.ops.host_attention import HostAttention
-from core.ops.kernel import small_rows
-from core.ops.kernel_build import NoKernel
+from core.ops.kernel import kernel_here
 from core.ops.kernel_structs import LinearSizes
-from core.ops.native import KEPT_AS, SmallRows
-from core.ops.transfer import LINK_BYTES, HostRows, link_rate
+from core.ops.link import LINK_BYTES, link_rate
+from core.ops.native import KEPT_AS
+from core.ops.transfer import HostRows
 from core.planning.choices import Choice
 from core.planning.devices import Bandwidths, RowCosts
 
@@ -55,10 +55,7 @@ class Processor:
             return rates_from(self._least, self._number_bytes)
 
     def _measure(self) -> None:
-        try:
-            kernel: SmallRows | None = small_rows()
-        except NoKernel:
-            kernel = None
+        kernel = kernel_here()
         heads, dim = PROBED_KV_HEADS, PROBED_DIM
         numbers = torch.full((2, 1, heads, PROBED_NUMBERS // (2 * heads * dim), dim), 0.01)
         if kernel is not None:
@@ -102,12 +99,12 @@ def rates_from(seconds: Mapping[str, float], number_bytes: int) -> Bandwidths:
 PROCESSOR = Processor()
 
 
-def measure_link(device: torch.device, size_bytes: int | None = None) -> Choice[float]:
+def measure_link(device: torch.device) -> Choice[float]:
     """Bytes per second of a plain copy from host memory to a device; the median of five.
 
     From pinned memory to a GPU, or from pageable memory if pinning is refused. On a processor: of a copy within RAM.
     """
-    rate, refused = link_rate(device, size_bytes or LINK_BYTES)
+    rate, refused = link_rate(device, LINK_BYTES)
     because = "a copy from pinned memory" if not refused else f"a copy from pageable memory: {refused}"
     if device.type == "cpu":
         because = "a copy within memory: there is no GPU"

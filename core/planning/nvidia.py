@@ -48,16 +48,15 @@ class DriverAnswer:
     failure: str = ""  # why an existing nvidia-smi gave no answer; empty: it answered, or does not exist
 
 
-def ask_driver(seconds: float | None = None) -> DriverAnswer:
-    """Ask nvidia-smi, if it exists, for its GPUs. Waits for at most `seconds` (SMI_SECONDS)."""
+def ask_driver() -> DriverAnswer:
+    """Ask nvidia-smi, if it exists, for its GPUs. Waits for at most SMI_SECONDS."""
     program = _smi()
     if program is None:
         return DriverAnswer()
-    seconds = SMI_SECONDS if seconds is None else seconds
     try:
-        code, out = _output([program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"], seconds)
+        code, out = _output([program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"], SMI_SECONDS)
     except subprocess.TimeoutExpired:
-        return DriverAnswer(failure=f"does not answer within {seconds:g} seconds")
+        return DriverAnswer(failure=f"does not answer within {SMI_SECONDS:g} seconds")
     except OSError as error:
         return DriverAnswer(failure=f"cannot be started ({error.strerror})")
     if code == 0:

@@ -51,13 +51,12 @@ def saved_books(site: Site, _session: Session) -> str:
     )
 
 
-def saved_list(books: "Sequence[SavedBook]", cap_bytes: int, notices: Sequence[str], now: float | None = None) -> str:
+def saved_list(books: "Sequence[SavedBook]", cap_bytes: int, notices: Sequence[str]) -> str:
     """All books on disk with their sizes, each with a button to remove it."""
-    now = time.time() if now is None else now
     total = sum(book.size_bytes for book in books)
     rows = "".join(
         f"<li><span><b>{render.escape(book.name)}</b><i>{book.label.num_tokens:,} tokens · "
-        f"{formats.amount(book.size_bytes)} · used {formats.duration(max(0.0, now - book.used))} ago</i></span>"
+        f"{formats.amount(book.size_bytes)} · used {formats.duration(max(0.0, time.time() - book.used))} ago</i></span>"
         f"{render.link('Remove', f'unkeep:{book.id}', name=f'Remove {book.name} from disk')}</li>"
         for book in books
     )

@@ -183,7 +183,7 @@ def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
 
 
 def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, used: str) -> ModelRow:
-    dims, draft = _counted(row.name).dims, catalog.entries()[row.draft] if row.draft else None
+    dims, draft = counted(row.name).dims, catalog.entries()[row.draft] if row.draft else None
     here, draft_here = catalog.is_here(row.name), draft is not None and catalog.is_here(draft.name)
     missing = [one for one, is_here in ((row, here), (draft, draft_here)) if one is not None and not is_here]
     return ModelRow(
@@ -199,7 +199,7 @@ def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, use
         to_come_bytes=sum(map(_disk_bytes, missing)),
         draft=draft.name if draft else "",
         draft_is_here=draft_here,
-        fit=fit_of(row.name, dims, _counted(draft.name).dims if draft else None, machine, source),
+        fit=fit_of(row.name, dims, counted(draft.name).dims if draft else None, machine, source),
         in_use=row.name == used,
         needs_hub=row.needs_hub,
         is_suited=row.gguf is not None and not machine.gpus,
@@ -208,7 +208,7 @@ def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, use
 
 def _disk_bytes(row: catalog.Known) -> int:
     """Of the weights as they are stored."""
-    return row.gguf.size_bytes if row.gguf else _counted(row.name).dims.weight_bytes
+    return row.gguf.size_bytes if row.gguf else counted(row.name).dims.weight_bytes
 
 
 def _others(machine: "Machine", source: ModelSource, state: ModelState) -> Iterator[ModelRow]:
@@ -272,7 +272,7 @@ def fit_of(
     config = source.config(name) if context is None else replace(source.config(name), context=context)
     draft, known = None if config.draft_model == "none" else draft, catalog.entries().get(name)
     try:
-        plan = compose(replace(_counted(name), dims=target), draft, config, machine)
+        plan = compose(replace(counted(name), dims=target), draft, config, machine)
     except (ContextTooSmall, NotEnoughMemory) as error:
         shorter = error.possible if isinstance(error, ContextTooSmall) else error.largest_context
         if shorter is None:
@@ -291,7 +291,7 @@ def fit_of(
 
 
 @functools.cache
-def _counted(name: str) -> "ModelSize":
+def counted(name: str) -> "ModelSize":
     """Parameters by kind. Cost: a twentieth of a second."""
     from core.models.hub.shapes import find_shape
     from core.models.param_count import size_in

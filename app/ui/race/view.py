@@ -84,14 +84,12 @@ REPLAY = (
 
 def replay_points(race: Race) -> str:
     """JSON for the page's script: per lane [milliseconds, characters, tokens] after each round, in order."""
-    return json.dumps([trace_points(lane) for lane in race.lanes])
-
-
-def trace_points(trace: Trace) -> list[list[int]]:
-    """As `replay_points`, of one lane or answer."""
-    step = len(trace.points) // MOST_POINTS + 1
-    kept = (*trace.points[:-1:step], trace.points[-1])
-    return drawn_points(kept)
+    return json.dumps(
+        [
+            drawn_points((*lane.points[: -1 : len(lane.points) // MOST_POINTS + 1], lane.points[-1]))
+            for lane in race.lanes
+        ]
+    )
 
 
 def drawn_points(points: Sequence[Point]) -> list[list[int]]:

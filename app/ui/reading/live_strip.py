@@ -24,7 +24,6 @@ UNTIL = {  # what a job waits for
     "opening": " until the book is open",
     "reading": " until the book is read",
     "saving": " until the book is on disk",
-    "survey": "",
     "answer": " until this page’s answer is written",
     "race": " until this page’s race has ended",
 }

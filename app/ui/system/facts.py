@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from app import formats
 from app.conversations.exchange import Exchange
+from app.runtime.data_folder import data_place
 from app.runtime.events import ModelState, Ready
 from app.runtime.trace import Race
 from app.ui.race.result import verdict
@@ -45,9 +46,7 @@ PARTS = {
 ATTENTION = {
     "torch": "torch’s own operations",
     "compiled": "our kernel for few rows, torch’s operations for many",
-    "flash-attn": "flash-attn",
 }
-DEFAULT_FOLDER = ".triforce-reader"
 UNKNOWN_PART = Part("buffers", "")
 NEEDS_LINUX = "sharing a model needs NCCL, which torch has under Linux only: start it in WSL2 with --gpus N"
 MAY_SHARE = "start with --gpus N to share the model between N of them"
@@ -255,7 +254,7 @@ def machine_facts(state: ModelState, machine: "Machine | None", system: str) -> 
 
 def data_facts(state: ModelState, folder: Path) -> list[Fact]:
     """The data on disk, and its location."""
-    default = Path.home() / DEFAULT_FOLDER
+    default = data_place(None)
     chosen = "the default; --data-dir chooses another" if folder == default else "chosen with --data-dir"
     compiled = isinstance(state, Ready) and state.info.attention == "compiled"
     kernel = "; the compiled kernel lies in the user’s cache folder" if compiled else ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import gradio as gr
 
 from app import formats
+from app.runtime.data_folder import data_place
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.runtime.sessions import Session
 from app.runtime.versions import versions
@@ -19,7 +20,6 @@ from app.ui.models.rows import model_rows
 from app.ui.pane import MOUNTED, pane, static, tab_heading
 from app.ui.site import Is, Part, Site, standing
 from app.ui.system.facts import (
-    DEFAULT_FOLDER,
     Fact,
     data_facts,
     exactness,
@@ -49,7 +49,7 @@ is.</small>
 def data_folder() -> Path:
     """The data folder: the parent of the uploads folder, which the app's start has set."""
     uploads = os.environ.get("GRADIO_TEMP_DIR")
-    return Path(uploads).parent if uploads else Path.home() / DEFAULT_FOLDER
+    return Path(uploads).parent if uploads else data_place(None)
 
 
 def machine_of(state: ModelState) -> "Machine | None":

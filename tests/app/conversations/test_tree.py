@@ -8,7 +8,7 @@ import pytest
 
 from app.conversations.exchange import Exchange
 from app.conversations.export import as_json
-from app.conversations.schema import MOST_MOMENT, VERSION, Damaged, NewerVersion, load
+from app.conversations.schema import MOST_MOMENT, Damaged, load
 from app.conversations.tree import ROOT, BookRef, Dialogue, Node, title_of
 from core.config import SamplingParams
 from tests.app.fakes import finished
@@ -139,11 +139,6 @@ DIALOGUE = a_dialogue("One?", "Two?")
 def test_what_is_not_a_conversation_is_damaged(text: str) -> None:
     with pytest.raises(Damaged):
         load(text, DIALOGUE.id)
-
-
-def test_a_newer_version_is_no_damage() -> None:
-    with pytest.raises(NewerVersion):
-        load(changed(("version",), VERSION + 1), DIALOGUE.id)
 
 
 def test_a_lost_head_shows_nothing_and_loses_nothing() -> None:

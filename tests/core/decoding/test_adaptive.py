@@ -8,10 +8,8 @@ from core.config import GenerationConfig
 from core.decoding import pace
 from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, TableCost, best_gamma, expected_tokens
 from core.decoding.pace import kept_costs
-from core.decoding.registry import EXACT_METHODS, METHODS, check_method
 from core.decoding.speculative import SampledModel
 from core.decoding.stats import LevelStats
-from core.errors import InvalidSetting
 from tests.core.toys import random_prompt, tiny_engine
 
 
@@ -106,14 +104,3 @@ def test_passes_are_timed_as_rounds_compute_them(method: str, monkeypatch: pytes
     monkeypatch.setattr(pace, "kept_costs", lambda folder, about, model, length, measure: measure())
     list(engine.generate(random_prompt(200), GenerationConfig(method=method, max_new_tokens=1)))
     assert counted == {(False, False), (True, method == "retrieval")} and not engine.full_cache.votes.wanted
-
-
-def test_every_method_is_named_once_and_an_unknown_one_refused() -> None:
-    assert all(name == method.name for name, method in METHODS.items())
-    for shown in ("label", "short_label", "colour", "summary"):
-        assert len({getattr(method, shown) for method in METHODS.values()}) == len(METHODS), shown
-    assert {model for one in METHODS.values() for model in one.models} == {"draft", "retrieval", "full", "evicting"}
-    assert all("evicting" not in METHODS[name].models for name in EXACT_METHODS)
-    with pytest.raises(InvalidSetting, match="'eagle'") as caught:
-        check_method("eagle")
-    assert all(name in caught.value.hint for name in METHODS)

@@ -106,13 +106,10 @@ def test_rates_follow_from_the_least_of_what_was_measured() -> None:
 def test_a_processor_is_measured_once_a_minute_as_passes_compute(
     has_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses() -> None:
-        raise measured.NoKernel("no compiler")
-
     monkeypatch.setattr(measured, "PROBED_BYTES", 1 << 20)
     monkeypatch.setattr(measured, "PROBED_NUMBERS", 1 << 16)
     if not has_kernel:
-        monkeypatch.setattr(measured, "small_rows", refuses)
+        monkeypatch.setattr(measured, "kernel_here", lambda: None)
     processor = Processor()
     first = processor.rates()
     assert first.memory.value > 0 and first.memory.because == "measured on this processor"

@@ -16,7 +16,7 @@ from core.config import GenerationConfig
 from core.decoding.stats import LevelStats, Origin
 from core.generation.events import RoundDone, TokenRecord
 from tests.app.fakes import Reader, finished, lane_stats
-from tests.app.ui.pages import EVIL, PageOf, text_of
+from tests.app.ui.pages import PageOf, text_of
 
 
 def a_trace(text: str = "It was a dark and stormy night indeed", method: str = "triforce") -> Trace:
@@ -85,12 +85,6 @@ def test_provenance_tells_round_p_and_q_of_every_token_and_while_it_grows_of_the
     trace = a_trace("word " * 1000)
     assert provenance(trace).count("data-tip") == 400 and "(601 tokens before)" in provenance(trace)
     assert provenance(ended(trace)).count("data-tip") == 1001
-
-
-def test_text_in_charts_is_escaped() -> None:
-    html = columns(EVIL, EVIL, EVIL, [Column(EVIL, 1, 1, EVIL, EVIL)], tone="full")
-    html += bars(EVIL, EVIL, [Bar(EVIL, EVIL, (Segment("full", EVIL, 1, EVIL), Segment("draft", f"{EVIL}2", 1, EVIL)))])
-    assert "<img" not in html and html.count("&lt;img") > 20 and tags_of(html, "figure")
 
 
 def test_an_empty_shelf_empties_the_tab(reader: Reader) -> None:

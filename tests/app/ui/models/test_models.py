@@ -258,7 +258,7 @@ def test_an_odd_configuration_leaves_the_list_and_can_be_forgotten(toys: ToyHub,
     file = folder / "config.json"
     for change in ({"hidden_act": "nosuch"}, {"num_attention_heads": 0}, {"vocab_size": 0}):
         file.write_text(json.dumps(json.loads(file.read_text()) | change))
-        rows_module._counted.cache_clear()
+        rows_module.counted.cache_clear()
         shown = models(model_rows(running(tmp_path), replace(source(), folders=folders)))
         assert f'data-act="model-forget:{folder}"' in shown and f'data-act="model-use:{folder}"' not in shown
         assert 'data-act="model-use:harbour"' in shown

@@ -106,7 +106,7 @@ def test_an_empty_answer_and_one_of_white_space_alone_are_named() -> None:
 
 def test_the_list_marks_what_is_shown_and_is_cut_where_it_is_long() -> None:
     def summary(name: str) -> Summary:
-        return Summary(name, "A title", "book.txt", NOW.isoformat(), 1, "A title", "")
+        return Summary(name, "A title", "book.txt", NOW.isoformat(), "A title", "")
 
     session = Session("x", dialogue=a_dialogue("One?"))
     rows = (summary(session.dialogue_id), *(summary(f"{number:032x}") for number in range(MOST_SHOWN + 4)))
