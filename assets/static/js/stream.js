@@ -218,8 +218,8 @@ export const sendWith = (values) => (standing = values);
 // may move, or go: a browser then clicks what lies around, though the hand was still; the button is clicked here.
 const STILL = 4; // pixels that a still hand moves
 let pressed = null;
-document.addEventListener("pointerdown", ({ target, clientX, clientY }) => {
-  const button = target.closest?.("button");
+document.addEventListener("pointerdown", ({ target, clientX, clientY, button: key }) => {
+  const button = key === 0 ? target.closest?.("button:enabled") : null;
   pressed = button && { button, act: button.dataset.act, x: clientX, y: clientY };
 });
 document.addEventListener("pointerup", ({ target, clientX, clientY }) => {

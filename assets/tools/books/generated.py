@@ -293,13 +293,12 @@ def _questions(world: _World, facts: list[Fact], chapters: list[Chapter]) -> lis
     return asked + _absent(world, facts)
 
 
-def write_book(seed: int, num_words: int, chapter_words: int = 0) -> Book:
+def write_book(seed: int, num_words: int) -> Book:
     """Write the book of `seed`.
 
     Args:
         seed: any int; equal arguments give equal books on every machine.
         num_words: wanted length in words; at least 60. The book ends with the paragraph that reaches it.
-        chapter_words: wanted length of a chapter in words; 0 chooses one from the length of the book.
     Returns:
         The book with its facts in the order of the text, and all questions that it answers.
     Raises:
@@ -309,7 +308,7 @@ def write_book(seed: int, num_words: int, chapter_words: int = 0) -> Book:
         raise ValueError(f"a book needs at least 60 words, not {num_words}")
     rng = random.Random(seed)
     world = _World(rng, num_words)
-    chapter_words = chapter_words or min(600, max(40, num_words // rng.randint(3, 6)))
+    chapter_words = min(600, max(40, num_words // rng.randint(3, 6)))
     num_chapters = min(99, max(2, round(num_words / chapter_words)))
     # A sentence has about 11 words and a good half of them state a fact; 15% fewer, so that few facts are left over.
     facts = world.draw_facts(max(4, int(num_words / 11 * 0.55 * 0.85)))
