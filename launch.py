@@ -39,6 +39,7 @@ PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1",
 
 def main(argv: Sequence[str]) -> int:
     """Run one command line. Returns 0 done, 1 the user's situation, 2 wrong usage, 130 interrupted."""
+    sys.stdin = sys.stdin or io.TextIOWrapper(io.BytesIO())  # it was closed
     args = parse_arguments(argv, TOOLS)
     try:
         prepare_environment(argv, use_venv=args.venv, device=args.device)
@@ -55,8 +56,10 @@ def main(argv: Sequence[str]) -> int:
         return code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output has gone, as in `| head`
+    except OSError as error:  # of output: its reader has gone, as in `| head`, or its disk is full
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"error: {error}. Write to another place.", file=sys.stderr)
         return 1
 
 

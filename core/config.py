@@ -28,6 +28,7 @@ LEAST_TEMPERATURE = 1e-5  # below it logits / temperature overflow float32; all 
 # are recorded, and on a processor each row comes out as if computed alone. Where layers come over the link, nothing is
 # recorded and rows are next to free; query log, newest rows on the device and the context's end allow 64 a round.
 MOST_GUESSES, MOST_GUESSES_OVER_LINK = 24, 48
+MOST_WHOLE = 2**63 - 1  # of a seed, as torch takes it, and of what is kept on disk
 MOST_CPU_SHARE = 0.9  # of the blocks in host memory; the link carries the rest
 
 
@@ -47,7 +48,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         _require(0 <= self.temperature <= 100, f"Temperature {self.temperature:g} is not usable.", "Use 0 to 2.")
         _require(0 < self.top_p <= 1, f"top-p {self.top_p:g} is not usable.", "Use a value above 0, up to 1.")
-        _require(self.top_k >= 0, f"top-k {self.top_k} is not usable.", "Use 0 (off) or a positive number.")
+        _require(0 <= self.top_k <= MOST_WHOLE, f"top-k {self.top_k} is not usable.", "Use 0 (off) to the vocabulary.")
 
     @property
     def greedy(self) -> bool:
@@ -218,8 +219,14 @@ class GenerationConfig:
     def __post_init__(self) -> None:
         _require(self.max_new_tokens >= 1, "At least one new token is needed.", "Use --max-new-tokens 1 or more.")
         _require(all(self.stop_strings), "A stop string is empty.", "Remove it.")
+        _require(abs(self.seed) <= MOST_WHOLE, f"The seed {self.seed} is not usable.", "Use one of up to 18 digits.")
         _require(
             0 <= (self.top_logprobs or 0) <= MOST_LOGPROBS,
             f"{self.top_logprobs} log-probabilities a token are not usable.",
             f"Use 0 to {MOST_LOGPROBS}.",
         )
+
+
+def seed_at(seed: int, number: int) -> int:
+    """The seed of the answer with this number; behind the largest one the least follows."""
+    return (seed + number + MOST_WHOLE) % (2 * MOST_WHOLE + 1) - MOST_WHOLE

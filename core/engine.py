@@ -241,6 +241,8 @@ class Engine:
         needed = len(prompt_ids) + LONGEST_ROUND
         if needed > self.context:
             raise ContextTooSmall(needed, self.context, possible=self.info.most_context)
+        if not prompt_ids:
+            raise InvalidSetting("The prompt is empty.", hint="Give it a token.")
         self.make_room(prompt_ids, room)
         return (yield from self._prefill.read(prompt_ids, cancel, boundary))
 

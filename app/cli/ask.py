@@ -12,6 +12,7 @@ from app.cli.answering import INTERRUPTED, answers, no_answer, stoppable, summar
 from app.cli.opening import Opening, opened
 from app.cli.output import print_json
 from app.cli.reading import name_of
+from core.config import seed_at
 from core.engine_api import local
 from core.errors import EmptyQuestion, InvalidSetting
 from core.generation.events import Finished
@@ -36,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
         engine, config = text.engine, text.config()
         opening = text.read(questions[0], [config], stop)
         prompts = [text.conversation.ask(question).prompt_ids(engine.text, config.thinking) for question in questions]
-        asked = [Question(prompt, replace(config, seed=args.seed + at), stop) for at, prompt in enumerate(prompts)]
+        seeded = (replace(config, seed=seed_at(config.seed, at)) for at in range(len(prompts)))
+        asked = [Question(prompt, own, stop) for prompt, own in zip(prompts, seeded, strict=True)]
         if many and not engine.info.elsewhere:
             number = local(engine).together(asked)
             told = f"{number.value} questions at a time" if number.value > 1 else "One question after the other"
@@ -87,7 +89,7 @@ def read_questions(file: Path, books: list[Path]) -> list[str]:
         found = [row["question"] for row in rows if row.get("book", names[0]) in names]
         if not isinstance(given, list) or not all(isinstance(question, str) for question in found):
             raise TypeError
-        if found:
+        if found and "".join(found).encode():
             return found
     except OSError:
         problem = "cannot be read"

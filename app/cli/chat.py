@@ -15,6 +15,7 @@ from app.context.evidence import evidence_in
 from app.conversations.exchange import Exchange
 from app.runtime.prompts import prompt_of
 from app.runtime.race_job import race_report
+from core.config import seed_at
 from core.decoding.registry import PLAIN
 from core.errors import CoreError, InvalidSetting
 from core.planning.hardware import this_machine
@@ -114,7 +115,7 @@ class Chat:
         with stoppable() as stop:
             opening = text.read(question, [self._config], stop)
             prompt = prompt_of(text.conversation, self._past, question, engine, self._config.thinking)
-            config = replace(self._config, seed=self._config.seed + len(self._past))
+            config = replace(self._config, seed=seed_at(self._config.seed, len(self._past)))
             (finished,) = answers(engine, [Question(prompt, config, stop)], [""], shown=True)
             finished = opening.added_to(finished) if opening else finished
         if finished.stats.new_tokens:

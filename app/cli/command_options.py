@@ -5,6 +5,7 @@ import platform
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def question(text: str) -> str:
         return text.removeprefix("@") if text.startswith("@@") else text
     name = text[1:]
     try:
-        with sys.stdin.buffer if name == "-" else Path(name).open("rb") as file:
+        with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
             raw = file.read(MOST_QUESTION_BYTES + 1)
     except (OSError, ValueError) as error:
         told = getattr(error, "strerror", None) or "no such name"
@@ -37,6 +38,13 @@ def port_number(text: str) -> int:
     """1 to 65535."""
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise ArgumentTypeError(f"{text!r} is not a port: use a number from 1 to 65535")
+    return int(text)
+
+
+def num_waiting(text: str) -> int:
+    """0 or more."""
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} is no number of requests: use 0 or more")
     return int(text)
 
 
@@ -246,7 +254,7 @@ COMMANDS = (
         SERVER,
         option("--api-key KEY", "what clients must send (default: $TRIFORCE_API_KEY)"),
         option("--allow-origin URL", "let web pages from there use it (default: none)", RARE, action="append"),
-        option("--queue N", "requests that may wait (default: 16)", RARE, type=int, default=16),
+        option("--queue N", "requests that may wait (default: 16)", RARE, type=num_waiting, default=16),
         SAVED,
         THINKING,
     ),

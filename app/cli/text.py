@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from app.cli.output import print_json
 from app.cli.reading import check_part, read_documents
 from app.context.context_documents import Library
-from app.context.find import Words, excerpt, find
+from app.context.find import MOST_CHARS, Words, excerpt, find
 from app.documents.document import Document, Page
 from app.documents.metadata import byline
 from app.formats import plural
@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
 def searching(args: argparse.Namespace) -> "tuple[dict[str, str], Report, Callable[[dict[str, Any]], Iterator[str]]]":
     """What is found, the JSON of a file's hits that begin on some pages, and the same for people. No tokenizer."""
     words = Words(args.find, exact=args.exact, whole=args.whole_words)
+    if len(words.text) > MOST_CHARS:
+        raise InvalidSetting("--find has too many words.", hint=f"Use at most {MOST_CHARS} characters.")
     if not words.text.strip():
         raise InvalidSetting("--find has no words.", hint='Name some, such as --find "the old pilot".')
 

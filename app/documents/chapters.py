@@ -52,7 +52,7 @@ OPENING = "\"'(\u201c\u2018\u00ab"  # quotation marks and a bracket that a title
 # After the dots of a list of contents. Tried once for every run of spaces and of dots, which is given back by none.
 PAGE_NUMBER = re.compile(r"(?<!\s)(?:\s*+(?<![.·…])[.·…]{2,}+\s*+|\s{2,}+|\t)\d++\s*+$")
 LEADING_NUMBER = re.compile(rf"(?:(?:{KINDS})\s+)?{NUMBER}\b[.:)\s–—-]*|(?<!\d)\d++(?:\.\d+)*[.:)\s]+", re.IGNORECASE)
-FENCE = re.compile(r" {0,3}(?:```|~~~)")
+FENCE = re.compile(r" {0,3}(?:`{3,}|~{3,})")
 ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(?=\S)")
 UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
 

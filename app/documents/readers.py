@@ -235,5 +235,5 @@ def markdown_title(text: str) -> str:
     lines = text[:TITLE_WITHIN].splitlines()
     front_matter = takewhile(lambda line: line.rstrip() != "---", lines[1:]) if text.startswith("---") else ()
     titles = [line.removeprefix("title:").strip(" \t\"'") for line in front_matter if line.startswith("title:")]
-    titles += [line[2:].strip(" \t#") for line in lines if line.startswith("# ")]
+    titles += [heading.title for heading in markdown_headings(text[:TITLE_WITHIN]) if heading.level == 1]
     return next((title[:MAX_TITLE] for title in titles if title), "")

@@ -96,14 +96,14 @@ OLD_FORMATS = {  # of compound files, by the name of the stream with the content
 # By the first bytes; the first match wins.
 HEADS: tuple[tuple[bytes, Kind | Other], ...] = (
     (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", OLD_OFFICE),
-    (rb".{0,1019}%PDF-", "pdf"),  # viewers accept so much before it (ISO 32000-1, annex H.3.4.1)
+    (rb".{0,1019}%PDF-\d", "pdf"),  # viewers accept so much before it (ISO 32000-1, annex H.3.4.1)
     (rb"\s*\{\\rtf", "rtf"),
-    (rb"\x1f\x8b|BZh|7z\xbc\xaf|\xfd7zXZ|Rar!", Other("a compressed archive")),
+    (rb"\x1f\x8b|BZh\d1AY&SY|7z\xbc\xaf|\xfd7zXZ|Rar!\x1a\x07", Other("a compressed archive")),
     (rb".{60}BOOKMOBI", Other("a Kindle book")),
     (rb"AT&TFORM", Other("a DjVu document")),
     (rb"%!PS", Other("a PostScript file")),
-    (rb"\x89PNG|\xff\xd8\xff|GIF8|II\*\x00|MM\x00\*|RIFF.{4}WEBP|BM.{4}\x00{4}", Other("an image")),
-    (rb"\x7fELF|MZ.{60}|\xcf\xfa\xed\xfe|\xca\xfe\xba\xbe", Other("a program")),
+    (rb"\x89PNG|\xff\xd8\xff|GIF8[79]a|II\*\x00|MM\x00\*|RIFF.{4}WEBP|BM.{4}\x00{4}", Other("an image")),
+    (rb"\x7fELF|MZ.{0,60}\x00|\xcf\xfa\xed\xfe|\xca\xfe\xba\xbe", Other("a program")),
 )
 
 

@@ -14,7 +14,7 @@ from app.runtime.prompts import answer_ids, prompt_of
 from app.runtime.recording import Place, Recording, check_place
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
-from core.config import GenerationConfig
+from core.config import GenerationConfig, seed_at
 from core.engine_api import local
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 
@@ -94,7 +94,7 @@ def _recording(
     method = "" if info.elsewhere else config.method
     config = replace(config, method=method or info.usual_method, thinking=wish)
     if seed is not None:
-        config = replace(config, seed=seed + session.num_drawn)
+        config = replace(config, seed=seed_at(seed, session.num_drawn))
     session.budget = 0 if info.elsewhere else local(engine).use_budget(config.budget)
     recording = Recording(session, conversations, place, config, model=info.model, weights=info.weights)
     if before is not None and before.seed is not None and seed is not None:

@@ -69,7 +69,7 @@ class StreamingCache:
         """What to feed; if more is missing than the window keeps, forget all, feed the sink and the newest tokens."""
         sink = self._config.num_sink
         keep = (self._config.window - sink) * 3 // 4
-        if total - self._length <= keep:
+        if total <= sink or total - self._length <= keep:
             return [range(self._length, total)]
         self.truncate(0)
         return [range(0, sink), range(max(sink, total - keep), total)]

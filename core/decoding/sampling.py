@@ -37,6 +37,7 @@ def _nucleus(probs: Tensor, top_p: float | Tensor) -> Tensor:
     """
     ordered, index = probs.sort(dim=-1, descending=True, stable=True)
     outside = ordered.cumsum(-1) - ordered >= top_p
+    outside[..., 0] = False  # whatever is left of a tiny top-p in float32
     inside = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
     return inside / inside.sum(-1, keepdim=True)
 

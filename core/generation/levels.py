@@ -215,8 +215,13 @@ class Levels:
                 f"A retrieval budget of {budget:,} tokens does not fit beside the model and its context.",
                 hint=f"Choose one of at most {loaded.budget + free // per_token:,} tokens.",
             )
-        self.chunks, self._chooser = wanted, selection_policy(self.full, wanted)
-        self.retrieval.set_policy(self._chooser)
+        chooser = selection_policy(self.full, wanted)
+        try:
+            self.oom_fallback.retry(lambda: self.retrieval.set_policy(chooser), lambda: None)
+        except NotEnoughMemory:
+            self.retrieval.set_policy(self._chooser)
+            raise
+        self.chunks, self._chooser = wanted, chooser
         self.parts.retrieval.meter.forget_costs()
         self._evicting.clear()
         return wanted.budget

@@ -186,6 +186,11 @@ class RowsInBits(nn.Module):
             weight = self.stored.cells if self.stored else embedding.weight.detach()
             self.rows = nn.Parameter(weight if self.stored else weight.to(stored_type(weight), copy=True), False)
 
+    @property
+    def weight(self) -> nn.Parameter:
+        """For model code that asks on which device it lies (Llama 4)."""
+        return self.rows
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens [...] to [..., D]."""
         if self.stored:

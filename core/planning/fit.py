@@ -73,8 +73,9 @@ def choose_context(plan: "Plan") -> tuple[Choice[int], int]:
         raise _no_room(plan)
     if asked is not None and asked > most:
         raise _too_long(plan, asked, most)
-    if asked is not None:
-        return Choice(asked, "asked for"), most
+    if asked is not None:  # blocks are cut by the context, so that a slightly longer one may need less
+        fitting = (context for context in range(asked, most, STEP) if plan.fit(context) is not None)
+        return Choice(next(fitting, most), "asked for"), most
     if most == possible:
         return Choice(possible, "all that the model can read"), most
     return Choice(most, f"{gib(plan.usable_bytes + plan.host_room)} of free memory hold no more"), most
@@ -140,7 +141,7 @@ def _too_long(plan: "Plan", context: int, most: int) -> NotEnoughMemory:
     what, memories, buffers = "it needs", "beside the weights", cache.device_bytes(context, 0)
     if plan.host_room and buffers > room:
         needed, left, what, memories, ranks = buffers, room, "its buffers need", f"on {on}", 1
-    elif plan.host_room:  # whole layers: what is left of a device holds no part of one
+    elif plan.host_room and cache.layers:  # whole layers: what is left of a device holds no part of one
         here = max(layer for layer in range(cache.layers) if cache.device_bytes(context, layer) <= room)
         what, memories = f"{here} of its {cache.layers} layers fit on {on}, the others need", "in host memory"
         needed, left = total(cache.host_rows(context, here)), plan.host_room

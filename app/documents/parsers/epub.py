@@ -20,7 +20,10 @@ CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 MAX_SECTIONS = 10_000
 # Scrambled fonts: they are not read, and do not protect the text.
 FONT_SCRAMBLING = {"http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC"}
-MARKUP = {"application/xhtml+xml", "text/html", "application/x-dtbook+xml"}
+MARKUP = {
+    *("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/x-dtbook+xml"),
+    *("application/xml", "text/xml"),
+}
 
 
 class Section(NamedTuple):
@@ -66,7 +69,7 @@ def reading_order(archive: Archive, folder: str, root: Element) -> list[Section]
     return [
         Section("", "")
         if item is None
-        else Section(archive.find(folder, item.get("href", "")), item.get("media-type", "").strip().lower())
+        else Section(archive.find(folder, item.get("href", "")), item.get("media-type", "").lower())
         for item in found
     ]
 
@@ -77,10 +80,11 @@ def read_section(archive: Archive, section: Section) -> PageRead:
     Raises:
         Refused: the section unpacks to too much, is encrypted, or declares entities.
     """
-    if section.media_type.startswith("image/"):
+    kind = section.media_type.partition(";")[0].strip()
+    if kind.startswith("image/"):
         return page_read(has_image=True)
     try:
-        markup = decode_markup(archive.read(section.name)) if section.media_type in MARKUP else None
+        markup = decode_markup(archive.read(section.name)) if kind in MARKUP else None
         if markup is not None:
             section_text = read_markup(markup)
             return page_read(*section_text.lines.marked(), has_image=section_text.has_image)

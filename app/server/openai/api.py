@@ -32,6 +32,7 @@ from app.server.openai.request_log import Metrics, RequestLog
 from app.server.openai.shapes import DONE, ChatShape, Document, ResponseShape, Result, TextShape, event, remark
 from app.server.openai.turns import MOST_WAITING, Turns, ended_early
 from app.server.request_guard import Hosts, RequestGuard
+from core.config import seed_at
 from core.decoding.registry import methods_for
 from core.generation.events import Finished, PrefillProgress, RoundDone, TokenRecord
 
@@ -164,7 +165,7 @@ class Api:
                         documents = shape.part(index, one.text, one.thought, one.tokens if noting else None)
                     case Finished() if one.stop_reason != "cancelled":
                         results.append(
-                            Result(one, asked.seed + index, waited, first_after, records if noting else None)
+                            Result(one, seed_at(asked.seed, index), waited, first_after, records if noting else None)
                         )
                         rest = shape.part(index, one.text[shown:])
                         documents = chain(rest, shape.ended(index, results[index]))

@@ -24,11 +24,10 @@ from pydantic import (
 from pydantic_core import from_json
 
 from app.server.openai.errors import RequestError
-from core.config import MOST_LOGPROBS, GenerationConfig, SamplingParams
+from core.config import MOST_LOGPROBS, MOST_WHOLE, GenerationConfig, SamplingParams
 from core.decoding.registry import METHODS
 
 MOST_STOPS = 16
-MOST_SEED = 2**63
 MOST_TEMPERATURE = 2
 LEAST_TOP_P = 1e-9
 MOST_ANSWERS = 16  # to one prompt
@@ -136,7 +135,7 @@ class Format(Fields):
     @model_validator(mode="after")
     def _read(self) -> Self:
         fixed = {"text": {}, "json_object": {"type": "object"}}
-        schema = fixed.get(self.type, self.schema_ or self.json_schema.get("schema"))
+        schema = fixed.get(self.type, self.json_schema.get("schema") if self.schema_ is None else self.schema_)
         if not isinstance(schema, dict):
             raise ValueError("a schema is needed, and it must be an object")
         text = json.dumps(schema)
@@ -167,8 +166,8 @@ class Body(Fields):
     max_tokens: Limit | None = None
     temperature: Annotated[float, Field(ge=0, le=MOST_TEMPERATURE)] = 1.0
     top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=-1)] = 0
-    seed: Annotated[int, Field(ge=-MOST_SEED, lt=MOST_SEED)] = Field(default_factory=lambda: secrets.randbits(63))
+    top_k: Annotated[int, Field(ge=-1, le=MOST_WHOLE)] = 0
+    seed: Annotated[int, Field(ge=-MOST_WHOLE, le=MOST_WHOLE)] = Field(default_factory=lambda: secrets.randbits(63))
     stop: Annotated[
         list[Stop],
         Field(max_length=MOST_STOPS),

@@ -142,7 +142,7 @@ class ResponseShape(ChatShape):
 
     def __init__(self, model: str, *, include_usage: bool = False) -> None:
         super().__init__(model, include_usage=include_usage)
-        self._text, self._number = "", 0
+        self._text, self._number, self._has_begun = "", 0, False
 
     def whole(self, results: Sequence[Result]) -> Document:
         """See `ChatShape`."""
@@ -158,21 +158,25 @@ class ResponseShape(ChatShape):
 
     def part(self, index: int, text: str, thought: str = "", records: Records = None) -> Iterable[Document]:
         """See `ChatShape`; thoughts are not told."""
-        if not text:
-            return
-        if not self._text:
+        if text:
+            self._text += text
+            yield from self._begun()
+            yield self._event("response.output_text.delta", **self._place, delta=text, logprobs=[])
+
+    def _begun(self) -> Iterator[Document]:
+        """The message begins: once."""
+        if not self._has_begun:
+            self._has_begun = True
             yield self._event("response.output_item.added", output_index=0, item=self._item("", "in_progress"))
             yield self._event("response.content_part.added", **self._place, part=content(""))
-        self._text += text
-        yield self._event("response.output_text.delta", **self._place, delta=text, logprobs=[])
 
     def ended(self, index: int, result: Result) -> Iterable[Document]:
         """See `ChatShape`."""
         response, text = self.whole([result]), self._text
-        if text:
-            yield self._event("response.output_text.done", **self._place, text=text, logprobs=[])
-            yield self._event("response.content_part.done", **self._place, part=content(text))
-            yield self._event("response.output_item.done", output_index=0, item=self._item(text, response["status"]))
+        yield from self._begun()
+        yield self._event("response.output_text.done", **self._place, text=text, logprobs=[])
+        yield self._event("response.content_part.done", **self._place, part=content(text))
+        yield self._event("response.output_item.done", output_index=0, item=self._item(text, response["status"]))
         yield self._event(f"response.{response['status']}", response=response)
 
     def last(self, results: Sequence[Result]) -> Iterable[Document]:
@@ -188,7 +192,7 @@ class ResponseShape(ChatShape):
         return {"type": kind, "sequence_number": self._number - 1, **fields}
 
     def _item(self, text: str, status: str) -> Document:
-        said = [content(text)] if text else []
+        said = [] if status == "in_progress" else [content(text)]
         return {"id": f"msg_{self.id}", "type": "message", "role": "assistant", "status": status, "content": said}
 
     def _response(self, finished: Finished | None) -> Document:

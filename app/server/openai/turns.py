@@ -19,6 +19,7 @@ from app.runtime.worker import EngineWorker
 from app.server.openai.errors import RequestError, overloaded, request_error
 from app.server.openai.prompts import Prompt, Prompts
 from app.server.openai.request import Body, TextBody
+from core.config import seed_at
 from core.engine_api import local
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
@@ -127,7 +128,7 @@ def answers(engine: "TextEngine", prompt: Prompt, request: Body, cancel: threadi
     from core.generation.decode_loop import Question  # already imported with the engine
     from core.generation.together import in_order
 
-    configs = [replace(request.config, seed=request.config.seed + number) for number in range(request.n)]
+    configs = [replace(request.config, seed=seed_at(request.config.seed, number)) for number in range(request.n)]
     if len(configs) > 1 and not prompt.written:
         asked = [Question(prompt.ids, config, cancel, prompt.boundary) for config in configs]
         for _, event in in_order(local(engine).answer_together(asked), len(asked)):

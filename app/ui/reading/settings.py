@@ -31,7 +31,6 @@ ADAPTIVE, FIXED = "adaptive", "fixed"
 BUDGETS = [RetrievalConfig().budget * halves // 2 for halves in (1, 2, 4, 8)]
 ROUNDS_INFO = "Adaptive follows acceptance and times, and begins with these lengths."
 BUDGET_INFO = "Tokens of the book loaded for drafting: with more, more guesses are right, and each costs more."
-MOST_SEED = 2**63 - 1  # the most that torch accepts
 Choices = Sequence[tuple[str, str]]  # label and value
 
 
@@ -82,7 +81,7 @@ class SettingsForm(BaseModel):
 def seed_of(text: str) -> int:
     """The seed in a field; 0 for an empty one. Raises InvalidSetting: no whole number, or too large."""
     written = text.strip() or "0"
-    if not written.isascii() or not written.isdigit() or int(written[:20]) > MOST_SEED:
+    if not written.isascii() or not written.isdigit() or len(written) > 40:
         raise InvalidSetting(f"The seed {written[:40]!r} is not usable.", hint="Use a whole number, or leave it empty.")
     return int(written)
 
