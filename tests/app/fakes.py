@@ -134,6 +134,8 @@ class FakeEngine:
             available_bytes=12 << 30,
             host_bytes=0,
             resident_layers=4,
+            on_gpu=False,
+            rig=SimpleNamespace(assumed=()),
             nominal=NOMINAL_PROCESSOR,
             composition=None,
         )
