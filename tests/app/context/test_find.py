@@ -43,10 +43,6 @@ def test_hits_have_the_words_lie_apart_and_are_the_same_in_stretches_of_any_leng
         assert list(occurrences(words, text)) == hits
 
 
-def found(words: Words, text: str) -> list[str]:
-    return [text[start:end] for start, end in occurrences(words, text)]
-
-
 @pytest.mark.parametrize(
     ("words", "text", "expected"),
     [
@@ -74,15 +70,6 @@ def found(words: Words, text: str) -> list[str]:
         ("\u0301", "é e\u0301", []),
         ("", "anything", []),
         ("words", "", []),
-    ],
-)
-def test_words_are_found_as_people_mean_them(words: str, text: str, expected: list[str]) -> None:
-    assert found(Words(words), text) == expected
-
-
-@pytest.mark.parametrize(
-    ("words", "text", "expected"),
-    [
         (Words("Café", exact=True), "café Cafe Café Cafe\u0301 CAFÉ", ["Café", "Cafe\u0301"]),
         (Words("e", exact=True), "é e\u0301 e", ["e"]),
         (Words("fi", exact=True), "\ufb01 fi", ["fi"]),
@@ -92,11 +79,13 @@ def test_words_are_found_as_people_mean_them(words: str, text: str, expected: li
         (Words("cafe", whole=True), "cafe\u0301s cafe\u0301", ["cafe\u0301"]),
         (Words("a" * 1000), "b" + "a" * 500, ["a" * MOST_CHARS] * 2),  # searched by their beginning
     ],
-)  # fmt: skip
-def test_exact_words_have_their_case_and_accents_and_whole_ones_no_letter_beside_them(
-    words: Words, text: str, expected: list[str]
+)
+def test_words_are_found_as_people_mean_them_and_exact_and_whole_ones_as_they_are(
+    words: str | Words, text: str, expected: list[str]
 ) -> None:
-    assert found(words, text) == expected
+    """Exact ones have their case and accents, whole ones no letter beside them."""
+    words = Words(words) if isinstance(words, str) else words
+    assert [text[start:end] for start, end in occurrences(words, text)] == expected
 
 
 # -------------------- documents
