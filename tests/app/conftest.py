@@ -18,7 +18,11 @@ from app.runtime.worker import EngineWorker
 from app.server.serve_page import load
 from app.ui.site import Site
 from core.config import EngineConfig
-from tests.app.fakes import FakeEngine, Reader, free_port, worker_of
+from tests.app.documents.conftest import in_this_process as in_this_process
+from tests.app.documents.conftest import make_epub as make_epub
+from tests.app.documents.conftest import make_pdf as make_pdf
+from tests.app.documents.conftest import writer as writer
+from tests.app.fakes import MACHINE, SECONDS, FakeEngine, Reader, free_port, worker_of
 
 
 @pytest.fixture
@@ -27,16 +31,28 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def start_worker() -> Iterator[Callable[..., EngineWorker]]:
+def begin_worker() -> Iterator[Callable[..., EngineWorker]]:
+    """Start a worker on what loads its model, which is not waited for."""
     workers: list[EngineWorker] = []
 
-    def start(engine: Any, **options: Any) -> EngineWorker:
-        workers.append(worker_of(engine, **options))
+    def begin(load: Callable[[], Any], **options: Any) -> EngineWorker:
+        workers.append(EngineWorker(load, **options))
+        workers[-1].start()
         return workers[-1]
 
-    yield start
+    yield begin
     for worker in workers:
         worker.close()
+
+
+@pytest.fixture
+def start_worker(begin_worker: Callable[..., EngineWorker]) -> Callable[..., EngineWorker]:
+    def start(engine: Any, **options: Any) -> EngineWorker:
+        worker = begin_worker(lambda: (engine, MACHINE), **options)
+        assert worker.jobs.has_loaded(SECONDS)
+        return worker
+
+    return start
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import accumulate, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +18,9 @@ import torch
 from torch import Tensor
 
 from app.context.context_documents import Library
-from app.context.kept_documents import KeptDocuments
 from app.conversations.exchange import Exchange
-from app.conversations.store import Conversations
 from app.documents.document import Chapter, Document, make_pages
-from app.documents.recognised import RecognisedPages
 from app.runtime.events import BookOpened, Pause, WorkerEvent
-from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from core.caches.tokens import common_prefix
@@ -37,7 +34,6 @@ from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, 
 from core.generation.prefill import ReadingPace
 from core.generation.text import Turn
 from core.generation.together import Question, one_by_one
-from core.planning.choices import Choice
 from core.planning.devices import NOMINAL_PROCESSOR
 from core.planning.hardware import Machine
 from core.planning.nvidia import UnusedGpu
@@ -127,33 +123,26 @@ class FakeEngine:
 
     def __init__(self, *, context: int = 4096, has_draft: bool = True) -> None:
         self.text, self.context, self.vocab = FakeText(), context, 0x110000
+        chosen: dict[str, Any] = {"device": "cpu", "dtype": "torch.float32", "kv": None, "bits": 32, "context": context}
+        chosen |= {"placement": "resident", "prefill_block": 0, "cpu_attention": 0.0}
         plan = SimpleNamespace(
-            device=SimpleNamespace(value="cpu", because="test"),
-            dtype=SimpleNamespace(value="torch.float32", because="test"),
+            **{name: SimpleNamespace(value=value, because="test") for name, value in chosen.items()},
             precision="float32",
-            kv=SimpleNamespace(value=None, because="test"),
-            bits=SimpleNamespace(value=32, because="test"),
-            context=SimpleNamespace(value=context, because="asked for"),
-            placement=SimpleNamespace(value="resident", because="test"),
-            prefill_block=SimpleNamespace(value=0, because="test"),
-            cpu_attention=SimpleNamespace(value=0.0, because="test"),
             most_context=8192,
             rows=(PlanRow("runtime", 600 << 20), PlanRow("target weights", 300 << 20), PlanRow("retrieval cache", 1)),
             total_bytes=(900 << 20) + 1,
             available_bytes=12 << 30,
             host_bytes=0,
             resident_layers=4,
-            nominal=NOMINAL_PROCESSOR,
             on_gpu=False,
             rig=SimpleNamespace(assumed=()),
+            nominal=NOMINAL_PROCESSOR,
             composition=None,
         )
         self.info: Any = FakeInfo(
             model="fake",
             description="A script.",
-            limits="",
             has_draft=has_draft,
-            draft_because="",
             weights="float32",
             quantised=False,
             exact_for="the model (float32 weights)",
@@ -167,24 +156,16 @@ class FakeEngine:
             target_weight_bytes=300 << 20,
             draft_weight_bytes=10 << 20 if has_draft else 0,
             self_draft_weight_bytes=0,
-            pass_bytes=(300 << 20, 10 << 20 if has_draft else 0),
-            host_memory=None,
-            link=None,
             thinking=(),
-            thinks="",
-            elsewhere="",
-            experts=None,
-            path="",
-            target_dims=None,
             pace=ReadingPace(),
+            **dict.fromkeys(("limits", "draft_because", "thinks", "elsewhere", "path"), ""),
+            **dict.fromkeys(("host_memory", "link", "experts", "target_dims")),
         )
         self.config = EngineConfig(retrieval=RetrievalConfig(budget=64, local_window=16))
         self.weights: list[float] = []  # of the chunks while an answer is written
-        self.baseline: list[float] = []  # ... and for any other question
         self.holds_all_chunks = False
         self.reading, self.writing = threading.Event(), threading.Event()
         self.reading.set()
-        self.step = False  # let one chunk of a reading through, then hold it
         self.writing.set()
         self.configs: list[GenerationConfig] = []
         self.prompts: list[list[int]] = []
@@ -212,7 +193,7 @@ class FakeEngine:
 
     def weights_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Tensor:
         assert threading.current_thread().name == "engine"
-        return torch.tensor(self.baseline)
+        return torch.tensor([])
 
     def close(self) -> None:
         self._seen = []
@@ -230,22 +211,13 @@ class FakeEngine:
         total = len(prompt_ids) - 1
         done = reused = min(common_prefix(self._seen, list(prompt_ids)), total)
         self._seen = list(prompt_ids[:done])
-        yield PrefillProgress(
-            done_tokens=done, total_tokens=total, reused_tokens=reused, elapsed_seconds=0.0, remaining_seconds=None
-        )
+        told = partial(PrefillProgress, total_tokens=total, reused_tokens=reused)
+        yield told(done_tokens=done, elapsed_seconds=0.0, remaining_seconds=None)
         chunk = max(1, total // 4)
         while done < total and not passed_or_cancelled(self.reading, cancel):
             done = min(done + chunk, total)
             self._seen = list(prompt_ids[:done])
-            if self.step:
-                self.reading.clear()  # before it is told: a test may open it at once
-            yield PrefillProgress(
-                done_tokens=done,
-                total_tokens=total,
-                reused_tokens=reused,
-                elapsed_seconds=0.1 * done,
-                remaining_seconds=0.1 * (total - done),
-            )
+            yield told(done_tokens=done, elapsed_seconds=0.1 * done, remaining_seconds=0.1 * (total - done))
 
     def generate(
         self,
@@ -338,9 +310,9 @@ class FakeEngine:
                 elif not word:
                     reasons[lane] = "end_of_text"
                 else:
-                    number = len(words)
+                    guess, at = Origin("draft", "proposed"), len(words)
                     words.append(word)
-                    record = TokenRecord(token_of(word), word, an_origin(number), number // 4, 0.9, 0.8)
+                    record = TokenRecord(token_of(word), word, guess, at // 4, 0.9, 0.8)
                     yield LaneEvent(lane, RoundDone(text=word, tokens=(record,), stats=figures))
                     if len(words) == config.max_new_tokens:
                         reasons[lane] = "max_new_tokens"
@@ -350,10 +322,6 @@ class FakeEngine:
                     end = finished("".join(words), config.method, num_prompt=len(prompt_ids), num_reused=reused)
                     end = replace(end, token_ids=tuple(map(token_of, words)), stop_reason=reasons[lane])
                     yield LaneEvent(lane, replace(end, stats=lane_stats(len(words), config.method)))
-
-    def together(self, _questions: Sequence[Question]) -> Choice[int]:
-        """One: a server has its own order."""
-        return Choice(1, "a server has its own order")
 
     def answer_together(self, questions: Sequence[Question]) -> Generator[LaneEvent]:
         """One answer after the other."""
@@ -370,21 +338,6 @@ class FakeEngine:
 def token_of(word: str) -> int:
     """An id that depends on the word."""
     return 1000 + sum(map(ord, word))
-
-
-def an_origin(number: int) -> Origin:
-    """Every kind of provenance in turn."""
-    kinds: tuple[Origin, ...] = (
-        Origin("draft", "proposed"),
-        Origin("draft", "proposed"),
-        Origin("retrieval", "corrected"),
-        Origin("retrieval", "bonus"),
-        Origin("draft", "proposed"),
-        Origin("full", "corrected"),
-        Origin("full", "bonus"),
-        Origin("full", "drawn"),
-    )
-    return kinds[number % len(kinds)]
 
 
 def lane_stats(num_tokens: int, method: str) -> DecodeStats:
@@ -473,33 +426,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def worker_of(
-    engine: TextEngine,
-    seed: int = 0,
-    conversations: Conversations | None = None,
-    saved_books: SavedBooks | None = None,
-    recognised: RecognisedPages | None = None,
-    kept: KeptDocuments | None = None,
-) -> EngineWorker:
-    """A worker, started, on an engine that needs no loading."""
-    stored = {"conversations": conversations, "saved_books": saved_books, "recognised": recognised, "kept": kept}
-    worker = EngineWorker(lambda: (engine, MACHINE), seed=seed, **stored)  # type: ignore[arg-type]
+def worker_of(engine: TextEngine, **options: Any) -> EngineWorker:
+    """A worker, started, on an engine that needs no loading. `options`: its seed, and what it stores where."""
+    worker = EngineWorker(lambda: (engine, MACHINE), **options)
     worker.start()
     assert worker.jobs.has_loaded(SECONDS)
     return worker
-
-
-def worker_held(engine: TextEngine) -> tuple[EngineWorker, threading.Event]:
-    """A worker, started, whose model is there as soon as the event is set."""
-    release = threading.Event()
-
-    def load() -> tuple[TextEngine, Machine]:
-        assert release.wait(SECONDS)
-        return engine, MACHINE
-
-    worker = EngineWorker(load)
-    worker.start()
-    return worker, release
 
 
 def write_book(folder: Path, text: str = NIGHT, name: str = "book.txt") -> Path:
@@ -526,6 +458,11 @@ def document_of(
     ]
     told = {"name": name or title, "title": title, "format": "text", "text": text, "pages": made}
     return Document(**told | {"has_own_pages": True, "chapters": tuple(chapters)} | more)
+
+
+def library_of(*documents: Document) -> Library:
+    """Whole documents in their order."""
+    return reduce(Library.add, documents, Library())
 
 
 def place(folder: Path) -> Path:

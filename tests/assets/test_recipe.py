@@ -23,11 +23,7 @@ from assets.tools.books.generated import Question, write_book
 from assets.tools.books.questions import choose_questions
 from assets.training.asking import answer_losses, make_rows, open_book, pad, text_and_questions
 from assets.training.books import FOLDER, QUESTIONS, SAMPLES, Sample
-from assets.training.dialogs import (
-    WORDS_PER_TOKEN,
-    answer_ids,
-    held_out_seed,
-)
+from assets.training.dialogs import WORDS_PER_TOKEN, answer_ids, held_out_seed
 from assets.training.measure import ATTENTION, answer_hits, read
 from assets.training.run import Run, Schedule, next_token_losses
 from assets.training.shapes import DRAFT, build

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from core.models.hub.catalog import ROOT
+from tests.app.fakes import free_port
 
 START_SECONDS = 300.0  # on a machine that does much else
 END_SECONDS = 30.0
@@ -22,9 +22,7 @@ class Program:
     """One run of the app on a data folder."""
 
     def __init__(self, folder: Path, *, more: Sequence[str] = ()) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.address, self.log = f"http://127.0.0.1:{port}/", folder.with_name(f"{folder.name}.log")
         folder.mkdir(parents=True, exist_ok=True)
         given = ["--port", str(port), "--data-dir", str(folder), "--context", "8192", "--no-browser", "--offline"]

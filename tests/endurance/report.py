@@ -14,11 +14,11 @@ from core.planning.hardware import this_machine
 MOST_FAULTS = 20  # that are printed; the file has all
 
 
-def options(description: str | None, argv: Sequence[str], **usual: float) -> argparse.Namespace:
-    """Options by their usual values, and `--json FILE`."""
+def options(description: str | None, argv: Sequence[str], **usual: Any) -> argparse.Namespace:
+    """Options by their usual values, of whose types they are, and `--json FILE`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in usual.items():
-        parser.add_argument(f"--{name}", type=type(value), default=value)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     parser.add_argument("--json", type=Path)
     return parser.parse_args(argv)
 

@@ -5,7 +5,6 @@
 A parser may give messages, refuse, or raise what damaged files make libraries raise; anything else is a failure.
 """
 
-import argparse
 import csv
 import io
 import random
@@ -24,6 +23,7 @@ from app.documents import readers
 from app.documents.archive import Refused
 from app.documents.messages import Message
 from app.documents.sniff import sniff
+from tests.endurance.report import options
 from tests.hostile.corpus import damaged
 
 Read = Callable[[BinaryIO], Iterator[Message]]
@@ -72,9 +72,7 @@ def fuzz(kind: str, seconds: float, most_inputs: int = 10_000_000) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Fuzz every parser in turn. Returns 1 if one raised what it must not."""
-    parser = argparse.ArgumentParser(prog="tests.hostile.fuzzing", description="Fuzz the parsers.", allow_abbrev=False)
-    parser.add_argument("--seconds", type=float, default=120.0, metavar="N", help="for each parser (default: 120)")
-    args, failures = parser.parse_args(argv), 0
+    args, failures = options(__doc__, argv, seconds=120.0), 0
     for kind in PARSERS:
         try:
             print(f"{kind:6}{fuzz(kind, args.seconds):>9,} inputs, none raised what it must not", flush=True)

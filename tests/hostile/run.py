@@ -7,7 +7,6 @@ A file must open, or be refused with one line; everything else is a failure. Exi
 opened by a process of its own, so that the memory told is that of its files.
 """
 
-import argparse
 import json
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from app.markdown import standalone
 from app.runtime.versions import versions
 from assets.tools.bench.report import commit
 from core.planning.hardware import this_machine
+from tests.endurance.report import options
 from tests.hostile.corpus import FORMATS, PER_FORMAT, SEED, HostileFile, corpus
 
 HUNG_SECONDS = 120.0
@@ -114,13 +114,7 @@ def most_mib() -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Run what the command line says: a line for each format, then the failures."""
-    parser = argparse.ArgumentParser(prog="tests.hostile.run", description="Hostile files.", allow_abbrev=False)
-    parser.add_argument("--per-format", type=int, default=PER_FORMAT, metavar="N", help="files of each, at least")
-    parser.add_argument("--seed", type=int, default=SEED, metavar="N")
-    parser.add_argument("--file", metavar="FORMAT:N", help="one file")
-    parser.add_argument("--date", help="to be written into the JSON file")
-    parser.add_argument("--json", type=Path, default=DEFAULT_JSON, metavar="F", help=f"default: {DEFAULT_JSON}")
-    args = parser.parse_args(argv)
+    args = options(__doc__, argv, per_format=PER_FORMAT, seed=SEED, file="", date="")
     if args.file:
         kind, _, number = args.file.partition(":")
         file = next(one for one in corpus(args.per_format, args.seed, [kind]) if one.number == int(number))
@@ -144,7 +138,7 @@ def main(argv: Sequence[str]) -> int:
         "files": sum(row["files"] for row in rows),
         "rows": rows,
     }
-    args.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    (args.json or DEFAULT_JSON).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     failures = [what for row in rows for what in row["failures"]]
     print(*failures, f"{len(failures)} failures among {written['files']} files", sep="\n")
     return int(bool(failures))

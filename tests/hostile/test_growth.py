@@ -29,6 +29,9 @@ def test_what_meets_every_file_and_every_answer_takes_time_in_proportion_to_it()
     [
         ("Markdown in a file", "\\(", ""),
         ("Markdown in a file", "$$\\[\\(", ""),
+        ("Markdown in a file", "`", ""),
+        ("Markdown in a file", "` `` ", ""),
+        ("Markdown in a file", "```\n", ""),
         ("the pages of a PDF", "1\f", ""),
         ("the pages of a PDF", "\u0301\u0327", ""),
         ("the pages of a PDF", "a", "1-\nb"),

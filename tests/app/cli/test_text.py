@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from pypdf import PdfWriter
-from pypdf.generic import DecodedStreamObject, NameObject
 
 from app.documents.readers import read_document
 from core.generation.text import ChatText
@@ -12,10 +11,9 @@ from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
 from tests.app.cli.conftest import Run
 from tests.app.documents import fake_ocr
-from tests.app.documents.conftest import MakeEpub, MakePdf, in_this_process, make_epub, make_pdf, writer
+from tests.app.documents.conftest import MakeEpub, MakePdf
 from tests.app.documents.fake_ocr import MISSING, write_scan
 
-__all__ = ["in_this_process", "make_epub", "make_pdf", "writer"]  # fixtures
 PAGES = [
     ["Chapter 1", "The old pilot stood on the quay and counted the boats that", "came in with the tide."],
     ["Chapter 2", "On the second day he counted none, for the harbour was", "closed."],
@@ -59,18 +57,6 @@ def test_programs_get_pages_chapters_and_tokens_of_the_text_that_the_model_gets(
         assert part["pages"] == first["pages"][begin:] and part["chapters"] == first["chapters"][begin:]
 
 
-def test_people_get_page_marks_and_warnings_beside(make_pdf: MakePdf, writer: PdfWriter, run: Run) -> None:
-    path = make_pdf(*PAGES)
-    garbage = DecodedStreamObject()
-    garbage.set_data(b"BT garbage")
-    garbage[NameObject("/Filter")] = NameObject("/Unheard")
-    writer.pages[2][NameObject("/Contents")] = writer._add_object(garbage)
-    writer.write(path)
-    ran = run("text", path)
-    assert "--- page 2, " in ran.out and "On the second day" in ran.out
-    assert ran.err == "book.pdf: Missing or damaged, so that text is lost: pages 3.\n"
-
-
 def test_words_are_found_with_their_pages(book: Path, run: Run) -> None:
     head, hit = run("text", book, "--find", "HARBOUR").out.splitlines()
     assert head == "book.pdf: 1 hit" and hit.startswith("  page 1, line 2: … the tide. Chapter 2 On the second day")
@@ -92,7 +78,7 @@ def test_scans_are_recognised_on_request_marked_and_kept(
     scan = write_scan(tmp_path / "scan.pdf", 60, 70)
     assert "add --ocr" in run("text", scan, code=1).error
     ran = run("text", scan, "--ocr")
-    assert "tokens, recognised ---" in ran.out and "A page of shade 70" in ran.out
+    assert "--- page 2, " in ran.out and "tokens, recognised ---" in ran.out and "A page of shade 70" in ran.out
     assert ran.err == "scan.pdf: Recognised on pictures (OCR), so that letters may be wrong: pages 1–2.\n"
     monkeypatch.setenv(MISSING, "1")
     pages = run("text", scan, "--ocr", "--json").json["files"][0]["pages"]

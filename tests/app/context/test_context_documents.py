@@ -7,20 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.context_documents import (
-    ChapterPath,
-    Chapters,
-    Choice,
-    Library,
-    Pages,
-    Whole,
-    label,
-    spans,
-)
+from app.context.context_documents import ChapterPath, Chapters, Choice, Library, Pages, Whole, label, spans
 from app.context.page_ranges import understood, written
 from app.documents.document import BEGINNING, Chapter, Document
 from core.errors import CoreError, InvalidSetting
-from tests.app.fakes import document_of
+from tests.app.fakes import document_of, library_of
 
 
 @st.composite
@@ -68,9 +59,8 @@ def choices(draw: st.DrawFn, document: Document) -> Choice:
 
 @st.composite
 def shelves(draw: st.DrawFn) -> Library:
-    library = Library()
-    for document in draw(st.lists(documents(), min_size=1, max_size=3, unique_by=lambda document: document.text)):
-        library = library.add(document)
+    one_to_three = st.lists(documents(), min_size=1, max_size=3, unique_by=lambda document: document.text)
+    library = library_of(*draw(one_to_three))
     for index, book in enumerate(library.books):
         library = library.choose(index, draw(choices(book.document)))
     return library

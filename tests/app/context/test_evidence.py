@@ -39,29 +39,20 @@ def own(answer: str) -> list[str]:
         ("It rained by 1.5 inches at 5 o'clock.", "It rained by 1.5 inches at 5 o’clock"),
         ("The carved teapot was lo", "The carved teapot\nwas lost"),  # the answer was cut there
         ("第二天早上没有人来。", "第二天早上没有人来"),
+        ("The carved teapot was found in the spring tide.", ""),
+        ("The spring tide was lost in the carved teapot.", ""),
+        ("The carved teapot was los.", ""),  # a word of its own, since the answer goes on
+        ("Mr. Reed kept the old lighthouse for 5 a day.", ""),
+        ("It rained by 15 inches at 5 o'clock.", ""),
+        ("It rained by 1 inches at 5 o'clock.", ""),
+        ("The ship was lost in the morning.", ""),  # a sentence ends there in the book
+        ("第二天早上没有船来了吗。", ""),
     ],
 )
-def test_a_sentence_of_the_book_is_found_whatever_its_signs(answer: str, stands: str) -> None:
-    assert found(answer) == [stands]
-    assert own(answer) == []
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "The carved teapot was found in the spring tide.",
-        "The spring tide was lost in the carved teapot.",
-        "The carved teapot was los.",  # a word of its own, since the answer goes on
-        "Mr. Reed kept the old lighthouse for 5 a day.",
-        "It rained by 15 inches at 5 o'clock.",
-        "It rained by 1 inches at 5 o'clock.",
-        "The ship was lost in the morning.",  # a sentence ends there in the book
-        "第二天早上没有船来了吗。",
-    ],
-)
-def test_other_words_are_the_models_own(answer: str) -> None:
-    assert found(answer) == []
-    assert own(answer) == [answer]
+def test_a_sentence_of_the_book_is_found_whatever_its_signs_and_other_words_are_the_models_own(
+    answer: str, stands: str
+) -> None:
+    assert (found(answer), own(answer)) == (([stands], []) if stands else ([], [answer]))
 
 
 def test_too_few_words_are_neither() -> None:

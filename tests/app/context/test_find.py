@@ -6,12 +6,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.context.context_documents import Book, Chapters, Library, Pages
+from app.context.context_documents import Chapters, Pages
 from app.context.find import AROUND, MOST_CHARS, MOST_MARKED, Hit, Words, excerpt, find, occurrences
 from app.context.folding import fold
 from app.documents import document as documents
 from app.documents.document import Document
-from tests.app.fakes import document_of
+from tests.app.fakes import document_of, library_of
 
 LETTERS = (
     "aAäÄsSßﬁeéE\u0301\u0308\u00ad\u200b \n\t\u00a0\u3000-–'’\"«1½.京都か\u3099が\u05e9\u05b8\u0644\u0640각İøŒ\ud800_"
@@ -43,10 +43,6 @@ def test_hits_have_the_words_lie_apart_and_are_the_same_in_stretches_of_any_leng
         assert list(occurrences(words, text)) == hits
 
 
-def found(words: Words, text: str) -> list[str]:
-    return [text[start:end] for start, end in occurrences(words, text)]
-
-
 @pytest.mark.parametrize(
     ("words", "text", "expected"),
     [
@@ -74,15 +70,6 @@ def found(words: Words, text: str) -> list[str]:
         ("\u0301", "é e\u0301", []),
         ("", "anything", []),
         ("words", "", []),
-    ],
-)
-def test_words_are_found_as_people_mean_them(words: str, text: str, expected: list[str]) -> None:
-    assert found(Words(words), text) == expected
-
-
-@pytest.mark.parametrize(
-    ("words", "text", "expected"),
-    [
         (Words("Café", exact=True), "café Cafe Café Cafe\u0301 CAFÉ", ["Café", "Cafe\u0301"]),
         (Words("e", exact=True), "é e\u0301 e", ["e"]),
         (Words("fi", exact=True), "\ufb01 fi", ["fi"]),
@@ -92,11 +79,13 @@ def test_words_are_found_as_people_mean_them(words: str, text: str, expected: li
         (Words("cafe", whole=True), "cafe\u0301s cafe\u0301", ["cafe\u0301"]),
         (Words("a" * 1000), "b" + "a" * 500, ["a" * MOST_CHARS] * 2),  # searched by their beginning
     ],
-)  # fmt: skip
-def test_exact_words_have_their_case_and_accents_and_whole_ones_no_letter_beside_them(
-    words: Words, text: str, expected: list[str]
+)
+def test_words_are_found_as_people_mean_them_and_exact_and_whole_ones_as_they_are(
+    words: str | Words, text: str, expected: list[str]
 ) -> None:
-    assert found(words, text) == expected
+    """Exact ones have their case and accents, whole ones no letter beside them."""
+    words = Words(words) if isinstance(words, str) else words
+    assert [text[start:end] for start, end in occurrences(words, text)] == expected
 
 
 # -------------------- documents
@@ -108,15 +97,8 @@ def a_document(*pages: str, title: str = "The Pilot") -> Document:
     return document_of(*pages, title=title, labels=labels, chapter_starts=[0, len("".join(pages)) // 2])
 
 
-def books_of(*documents: Document) -> tuple[Book, ...]:
-    library = Library()
-    for document in documents:
-        library = library.add(document)
-    return library.books
-
-
 def test_hits_have_pages_and_lines() -> None:
-    books = books_of(a_document("A gull.\nA gull\n", "\nNo bird.\n", "", "x\ny\nthe\ngull gull"))
+    books = library_of(a_document("A gull.\nA gull\n", "\nNo bird.\n", "", "x\ny\nthe\ngull gull")).books
     (result,) = find(Words("gull"), books, 10)
     assert [(hit.page.label, hit.page.number, hit.line) for hit in result.hits] == [
         ("i", 1, 1),
@@ -132,7 +114,7 @@ def test_hits_have_pages_and_lines() -> None:
 
 def test_what_is_not_chosen_is_found_and_said_to_be_out_of_the_context() -> None:
     document = a_document("gull ", "gull ", "gull ", "gull.")
-    library = Library().add(document)
+    library = library_of(document)
     part = library.choose(0, Pages(2, 3)).books
     assert [hit.chosen for hit in find(Words("gull"), part, 10)[0].hits] == [False, True, True, False]
     half = library.choose(0, Chapters(((2,),))).books
@@ -142,7 +124,7 @@ def test_what_is_not_chosen_is_found_and_said_to_be_out_of_the_context() -> None
 
 
 def test_the_first_hits_come_and_all_are_counted() -> None:
-    books = books_of(a_document("gull " * 5), a_document("no bird"), a_document("gull " * 7, title="Second"))
+    books = library_of(a_document("gull " * 5), a_document("no bird"), a_document("gull " * 7, title="Second")).books
     results = find(Words("gull"), books, 6)
     assert [(one.book.document.title, len(one.hits), one.total) for one in results] == [
         ("The Pilot", 5, 5),
@@ -154,7 +136,7 @@ def test_the_first_hits_come_and_all_are_counted() -> None:
 def test_excerpts_are_short_lines_with_whole_words() -> None:
     text = "Long ago there stood a lamp. " * 9 + "The old\n\n pilot" + " went home and slept." * 9
     document = a_document(text)
-    (hit,) = find(Words("old pilot"), books_of(document), 1)[0].hits
+    (hit,) = find(Words("old pilot"), library_of(document).books, 1)[0].hits
     before, marked, after = excerpt(document, hit)
     assert marked == "old pilot" and before.startswith("… ") and before.endswith(" lamp. The ")
     assert after.startswith(" went home") and after.endswith(" …") and "\n" not in before + after

@@ -16,7 +16,7 @@ from app.conversations.tree import ROOT, BookRef, Dialogue
 from app.runtime.sessions import Session
 from app.ui.library.page_viewer import Wanted
 from app.ui.reading.where import MOST_BARS, opened_page, where
-from tests.app.fakes import document_of
+from tests.app.fakes import document_of, library_of
 
 NOTHING = [0.0] * 30_000  # is usual
 SIZE, FRAME = 4, 3  # tokens of a chunk, tokens before the book; a token is a character here
@@ -152,9 +152,7 @@ def test_what_was_loaded_is_kept_for_the_newest_answers() -> None:
 
 
 def test_pages_of_several_books_are_told_apart() -> None:
-    library = Library()
-    for title in ("One & all", "Two"):
-        library = library.add(document_of(title * 9, title=title))
+    library = library_of(*(document_of(title * 9, title=title) for title in ("One & all", "Two")))
     html = where(a_session(book_of(library), loaded(34), NOTHING))
     assert "Two, page 1: most loaded" in html and "One &amp; all, page 1: nothing loaded" in html and "begins" in html
 

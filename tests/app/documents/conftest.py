@@ -11,26 +11,33 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from app.documents import parsing, worker
-from app.documents.parsing import ParsingLimits
+from app.documents.parsing import ParsingLimits, ParsingProcess
 from tests.hostile.corpus import CONTAINER, archive, package, page
 
 MakePdf = Callable[..., Path]
 MakeEpub = Callable[..., Path]
 
-FONT = DictionaryObject(
-    {
-        NameObject("/Type"): NameObject("/Font"),
-        NameObject("/Subtype"): NameObject("/Type1"),
-        NameObject("/BaseFont"): NameObject("/Times-Roman"),
-        NameObject("/Encoding"): NameObject("/WinAnsiEncoding"),
-    }
-)
+TIMES = {"/Type": "/Font", "/Subtype": "/Type1", "/BaseFont": "/Times-Roman", "/Encoding": "/WinAnsiEncoding"}
+FONT = DictionaryObject({NameObject(name): NameObject(value) for name, value in TIMES.items()})
 
 
 def write_lines(lines: Sequence[str]) -> bytes:
     """A content stream that shows each line 14 points below the last."""
     shown = [line.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)") for line in lines]
     return "\n".join(["BT /F1 11 Tf 14 TL 50 800 Td", *(f"({line}) Tj T*" for line in shown), "ET"]).encode("cp1252")
+
+
+def lines(code: str, *arguments: str, **limits: int) -> Iterator[bytes]:
+    """What a process prints; then why it was ended, if it was."""
+    process = ParsingProcess(["-c", code, *arguments], ParsingLimits(**limits))
+    try:
+        while (line := process.line()) != b"":
+            if line:
+                yield line
+        if process.limit:
+            yield process.limit.encode()
+    finally:
+        process.close()
 
 
 class InThisProcess:

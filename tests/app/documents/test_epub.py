@@ -50,15 +50,6 @@ def test_references_are_decoded_and_followed_through_folders_but_never_out_of_th
 # -------------------- broken, protected and hostile ones
 
 
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.99])
-def test_a_truncated_archive_is_cut_off_and_never_half_read(make_epub: MakeEpub, share: float) -> None:
-    path = make_epub(*[PARAGRAPH] * 30)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(DamagedDocument, match=r"book\.epub is cut off"):
-        read_document(path)
-
-
 @pytest.mark.parametrize("name", ["META-INF/container.xml", "OPS/b.opf"])
 @pytest.mark.parametrize("content", ["", "<package", "no markup", b"\xff\xfe\x00"])
 def test_a_malformed_list_of_contents_is_damage(make_epub: MakeEpub, name: str, content: str | bytes) -> None:

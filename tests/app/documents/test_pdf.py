@@ -9,7 +9,7 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject, TextStringObject
 
 from app.documents import readers
-from app.documents.errors import DamagedDocument, DocumentTooLarge, PasswordProtected, ScannedDocument
+from app.documents.errors import DamagedDocument, DocumentTooLarge, PasswordProtected
 from app.documents.metadata import clean_authors
 from app.documents.parsers import pdf as parser
 from app.documents.parsing import ParserCrashed, ParsingLimits, parse
@@ -62,16 +62,6 @@ def add_image(writer: PdfWriter, page: int) -> None:
     assert isinstance(resources, DictionaryObject) and isinstance(contents, DecodedStreamObject)
     resources[NameObject("/XObject")] = DictionaryObject({NameObject("/Im1"): writer._add_object(image)})
     contents.set_data(contents.get_data() + b" q 100 0 0 100 0 0 cm /Im1 Do Q")
-
-
-def test_scanned_pages_are_named_as_what_they_are(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    path = make_pdf([], [], [])
-    for page in range(3):
-        add_image(writer, page)
-    writer.write(path)
-    with pytest.raises(ScannedDocument, match="3 pages are images") as caught:
-        read_document(path)
-    assert "OCR" in caught.value.hint
 
 
 @pytest.mark.parametrize("by", ["pdfium", "pypdf"])

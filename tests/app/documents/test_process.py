@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,24 +20,10 @@ from app.documents.parsing import (
     ParsingProcess,
     worker_messages,
 )
-from app.documents.readers import extract_document, extract_parsed
-from tests.app.documents.conftest import MakePdf
-from tests.app.documents.test_pdf import PAGE
+from app.documents.readers import extract_parsed
+from tests.app.documents.conftest import MakePdf, lines
 
 SECONDS = 30.0
-
-
-def lines(code: str, **limits: int) -> Iterator[bytes]:
-    """What a process prints; then why it was ended, if it was."""
-    process = ParsingProcess(["-c", code], ParsingLimits(**limits))
-    try:
-        while (line := process.line()) != b"":
-            if line:
-                yield line
-        if process.limit:
-            yield process.limit.encode()
-    finally:
-        process.close()
 
 
 @pytest.mark.parametrize(
@@ -146,13 +131,3 @@ def test_a_parser_of_a_small_file_that_takes_too_much_is_stopped(
     assert path.stat().st_size < 200_000
     with pytest.raises(ParsingLimitReached, match=told):
         list(extract_parsed("pdf", path, "book.pdf", limits))
-
-
-def test_closing_the_iterator_ends_the_process(make_pdf: MakePdf) -> None:
-    before = psutil.Process().children()
-    events = extract_document(make_pdf(*[PAGE] * 50))
-    next(events)
-    (started,) = [one for one in psutil.Process().children() if one not in before]
-    assert started.is_running()
-    events.close()
-    assert not started.is_running()

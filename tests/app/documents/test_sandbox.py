@@ -5,14 +5,14 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from app.documents import parsing, sandbox
-from app.documents.parsing import LIMITS, ParsingProcess, worker_messages
+from app.documents.parsing import LIMITS, worker_messages
 from app.documents.sandbox import REFUSED, SCOPES_SINCE, left_open
+from tests.app.documents.conftest import lines
 
 LEFT = left_open() if sys.platform == "linux" else ["files", "network"]
 files = pytest.mark.skipif("files" in LEFT, reason="no Landlock here")
@@ -76,16 +76,6 @@ class Trap:
         assert self.sandboxed(*expressions) == ["PermissionError"] * len(attempts) and self.files() == before
         told = self.free(*expressions)
         assert len(told) == len(attempts) and not [one for one in told if one.endswith("Error")], "it fails anyway"
-
-
-def lines(code: str, *arguments: str) -> Iterator[bytes]:
-    parser = ParsingProcess(["-c", code, *arguments], LIMITS)
-    try:
-        while (line := parser.line()) != b"":
-            if line:
-                yield line
-    finally:
-        parser.close()
 
 
 @pytest.fixture

@@ -54,17 +54,8 @@ def namespace(**fields: Any) -> argparse.Namespace:
 
 
 @pytest.fixture
-def remote_worker() -> Iterator[Callable[..., EngineWorker]]:
-    workers: list[EngineWorker] = []
-
-    def start(url: str, **fields: Any) -> EngineWorker:
-        workers.append(EngineWorker(connector(namespace(remote=url, **fields))))
-        workers[-1].start()
-        return workers[-1]
-
-    yield start
-    for worker in workers:
-        worker.close()
+def remote_worker(begin_worker: Callable[..., EngineWorker]) -> Callable[..., EngineWorker]:
+    return lambda url, **fields: begin_worker(connector(namespace(remote=url, **fields)))
 
 
 @pytest.fixture

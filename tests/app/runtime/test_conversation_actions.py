@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,24 +18,13 @@ from app.runtime.conversation_actions import Conversing, file_name
 from app.runtime.prompts import with_past
 from app.runtime.recording import PARTIAL_SECONDS, ExchangeGone, Place, Recording
 from app.runtime.sessions import OtherBook, Session
+from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
 from core.errors import CoreError
 from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.generation.session import Conversation
 from tests.app.conversations.on_disk import text_of
-from tests.app.fakes import (
-    ANSWER,
-    NIGHT,
-    SECONDS,
-    FakeEngine,
-    Reader,
-    document_of,
-    finished,
-    in_thread,
-    round_done,
-    until,
-    worker_of,
-)
+from tests.app.fakes import ANSWER, NIGHT, SECONDS, FakeEngine, Reader, document_of, finished, round_done, until
 from tests.app.ui.test_views import a_session, progress
 from tests.core.toys import tiny_engine, with_words
 
@@ -54,22 +43,20 @@ Start = Callable[..., Talker]
 
 
 @pytest.fixture
-def start(tmp_path: Path, engine: FakeEngine) -> Iterator[Start]:
+def start(tmp_path: Path, engine: FakeEngine, start_worker: Callable[..., EngineWorker]) -> Start:
     """Start the program on the test's data folder, with a page that opens a book; again: that page after a restart."""
     begun: list[Talker] = []
 
     def begin(on: Any = None) -> Talker:
         for before in begun:
             before.worker.close()
-        worker = worker_of(on or engine, conversations=Conversations(tmp_path / "conversations"))
+        worker = start_worker(on or engine, conversations=Conversations(tmp_path / "conversations"))
         session = worker.sessions.enter(begun[0].session.id if begun else "")
         begun.append(Talker(worker, on or engine, session, tmp_path, Conversing(worker)))
         begun[-1].conversing.arrive(session) if len(begun) > 1 else begun[-1].opens()
         return begun[-1]
 
-    yield begin
-    for one in begun:
-        one.worker.close()
+    return begin
 
 
 @pytest.fixture
@@ -94,9 +81,7 @@ def test_a_branch_and_an_edit_read_no_token_of_the_book_again(start: Start) -> N
     assert session.exchanges[-1].num_reread == 0 and second.id in {node.id for node in session.dialogue.nodes}
 
 
-def test_a_stopped_answer_goes_on_where_it_stopped_but_not_about_another_text(
-    reader: Talker,
-) -> None:
+def test_a_stopped_answer_goes_on_where_it_stopped_but_not_about_another_text(reader: Talker) -> None:
     worker, engine, session = reader.worker, reader.engine, reader.session
     engine.enqueue("One two | three.")
     stream = reader.begins("Count!", GenerationConfig(method="triforce"))
@@ -202,19 +187,6 @@ def test_an_answer_is_saved_every_few_seconds() -> None:
     assert store.open(store.listing().summaries[0].id).exchanges == session.exchanges
 
 
-def test_an_answer_goes_into_its_conversation_when_the_page_has_left_it(reader: Talker) -> None:
-    worker, session = reader.worker, reader.session
-    reader.engine.enqueue("One two | three.")
-    stream = reader.begins("Long?")
-    until(RoundDone, stream)
-    draining, _ = in_thread(stream)
-    reader.conversing.new(session)
-    draining.join(SECONDS)
-    assert session.dialogue is None
-    (summary,) = worker.conversations.listing().summaries
-    assert worker.conversations.open(summary.id).exchanges[0].finished.text == "One two "
-
-
 def test_incognito_writes_nothing(reader: Talker) -> None:
     worker, conversing, session = reader.worker, reader.conversing, reader.session
 
@@ -246,9 +218,7 @@ def test_a_conversation_deleted_elsewhere_goes_on_as_a_new_one(reader: Talker) -
     assert [one.id for one in worker.conversations.listing().summaries] == [here.dialogue_id]
 
 
-def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its_last_question(
-    start: Start,
-) -> None:
+def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its_last_question(start: Start) -> None:
     reader = start()
     session = reader.session
     reader.asks("One?", "First answer.")

@@ -17,7 +17,7 @@ from app.ui.reading.conversation_view import conversation_list
 from core.config import GenerationConfig
 from core.errors import CoreError
 from tests.app.conversations.on_disk import LIMIT, refuse
-from tests.app.fakes import SECONDS, FakeEngine, Reader, worker_of
+from tests.app.fakes import SECONDS, FakeEngine, Reader
 from tests.core.toys import tiny_engine, with_words
 
 
@@ -62,36 +62,34 @@ def test_a_full_disk_costs_no_answer(reader: Reader, folder: Path) -> None:
 
 @pytest.mark.parametrize("fault", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory.")])
 def test_an_engine_without_memory_amid_an_answer_keeps_it_and_answers_the_next(
-    fault: BaseException, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    fault: BaseException, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    start_worker: Callable[..., EngineWorker],
+) -> None:  # fmt: skip
     """The real engine: whatever it moved or lent before the allocator failed is whole again."""
     engine, short = with_words(tiny_engine(context=1024)), GenerationConfig(method="autoregressive", max_new_tokens=12)
-    worker = worker_of(engine, conversations=Conversations(folder))
+    worker = start_worker(engine, conversations=Conversations(folder))
     reader = Reader(worker, cast(Any, engine), worker.sessions.enter(""), tmp_path)
     session = reader.session
-    try:
-        reader.opens()
-        whole = reader.asks("First?", config=short)
-        worker.clear(session.id)
-        calls, attend = [0], engine._levels.full.attend
+    reader.opens()
+    whole = reader.asks("First?", config=short)
+    worker.clear(session.id)
+    calls, attend = [0], engine._levels.full.attend
 
-        def fails(*arguments: Any) -> Any:
-            calls[0] += 1
-            if calls[0] > 60:
-                raise fault
-            return attend(*arguments)
+    def fails(*arguments: Any) -> Any:
+        calls[0] += 1
+        if calls[0] > 60:
+            raise fault
+        return attend(*arguments)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(engine._levels.full, "attend", fails)
-            with pytest.raises(CoreError, match=r"memory was not enough|ran out of memory"):
-                reader.asks("First?", config=GenerationConfig(method="autoregressive", max_new_tokens=500))
-        (broken,) = session.exchanges
-        assert broken.finished.stop_reason == "cancelled" and broken.finished.token_ids
-        worker.clear(session.id)
-        assert reader.asks("First?", config=short).token_ids == whole.token_ids
-        assert on_disk(worker, folder) == ["First?"] * 3
-    finally:
-        worker.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._levels.full, "attend", fails)
+        with pytest.raises(CoreError, match=r"memory was not enough|ran out of memory"):
+            reader.asks("First?", config=GenerationConfig(method="autoregressive", max_new_tokens=500))
+    (broken,) = session.exchanges
+    assert broken.finished.stop_reason == "cancelled" and broken.finished.token_ids
+    worker.clear(session.id)
+    assert reader.asks("First?", config=short).token_ids == whole.token_ids
+    assert on_disk(worker, folder) == ["First?"] * 3
 
 
 class Clock(datetime):

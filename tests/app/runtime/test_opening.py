@@ -1,7 +1,7 @@
 """Questions about a book whose text is still being taken from its file wait for it; and the files themselves go."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from app.runtime.sessions import MOST_SESSIONS, NoBook, Session
 from app.runtime.worker import EngineWorker
 from core.errors import CoreError, UnknownModel
 from core.generation.events import Finished
-from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
+from tests.app.documents.conftest import MakePdf
 from tests.app.fakes import SECONDS, FakeEngine, Reader, in_thread, until, wait_for, write_book
 
 WAITS = Waiting("opening", 0)
@@ -117,12 +117,13 @@ def test_stop_withdraws_a_question_that_waits_for_a_text(stop: str, empty: Reade
     assert session.exchanges == () and (session.book is None) == (stop == "reading")
 
 
-def test_without_a_model_the_question_fails_with_its_error(empty: Reader, extraction: threading.Event) -> None:
+def test_without_a_model_the_question_fails_with_its_error(
+    empty: Reader, extraction: threading.Event, begin_worker: Callable[..., EngineWorker]
+) -> None:
     def fails() -> object:
         raise UnknownModel("There is no such model.", hint="Choose another.")
 
-    empty.worker = EngineWorker(fails)  # type: ignore[arg-type]
-    empty.worker.start()
+    empty.worker = begin_worker(fails)
     page = empty.beside()
 
     def opens() -> None:
@@ -137,7 +138,6 @@ def test_without_a_model_the_question_fails_with_its_error(empty: Reader, extrac
     extraction.set()
     opening.join(SECONDS)
     assert page.session.uploads.extracted and not page.session.is_reading
-    page.worker.close()
 
 
 def test_a_text_is_on_its_way_until_it_is_stopped(empty: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,10 +163,7 @@ def test_a_text_is_on_its_way_until_it_is_stopped(empty: Reader, monkeypatch: py
 
 @pytest.mark.parametrize("end", ["removed", "forgotten", "closed"])
 def test_the_copy_of_a_pdf_stays_as_long_as_its_document_and_no_refused_one_stays(
-    end: str,
-    worker: EngineWorker,
-    tmp_path: Path,
-    make_pdf: MakePdf,  # noqa: F811
+    end: str, worker: EngineWorker, tmp_path: Path, make_pdf: MakePdf
 ) -> None:
     pdf, session = make_pdf(["The only page of a book about a teapot."] * 3), worker.sessions.enter("")
 

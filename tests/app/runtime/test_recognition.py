@@ -25,12 +25,10 @@ from app.ui.library.acts import once_extracted
 from app.ui.library.view import listing
 from app.ui.reading.book_view import book_card
 from tests.app.documents import fake_ocr
-from tests.app.documents.conftest import MakePdf, make_pdf, writer
+from tests.app.documents.conftest import MakePdf
 from tests.app.documents.fake_ocr import GATE, WAITS, write_scan
 from tests.app.documents.test_pdf import PAGE, add_image
 from tests.app.fakes import FakeEngine, write_book
-
-__all__ = ["make_pdf", "writer"]  # fixtures
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from app.runtime.events import BookMoving
 from app.runtime.saved_books import SavedBooks, disk_state
@@ -22,6 +21,7 @@ from core.errors import InvalidSetting
 from core.generation.events import PrefillProgress
 from tests.app.fakes import Reader, wait_for
 from tests.core import toys
+from tests.core.conftest import one_thread as one_thread
 from tests.core.models.tiny_families import family_engine, transformers_text
 from tests.core.toys import random_prompt, tiny_engine, with_words
 
@@ -30,13 +30,9 @@ SHORT = GenerationConfig(max_new_tokens=6)
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every reading is worth keeping; one thread."""
+def kept_always(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every reading is worth keeping."""
     monkeypatch.setattr("core.kv_store.engine_store.WORTH_SECONDS", 0.0)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -105,9 +101,7 @@ def test_a_text_whose_rows_are_not_all_there_is_read_again_and_answered_alike(fa
     assert books.num_in_memory(a) == books.num_in_memory(b) == 0
 
 
-def test_writing_makes_way_for_whoever_waits_and_what_was_kept_is_listed_removed_and_given_room(
-    tmp_path: Path,
-) -> None:
+def test_writing_makes_way_for_whoever_waits_and_what_was_kept_is_listed_removed_and_given_room(tmp_path: Path) -> None:
     """Without a worker: what it does on the engine's thread, step by step."""
     engine: Engine = with_words(tiny_engine(context=2048, prefill_chunk=128))
     books, session, ids = SavedBooks(tmp_path / "shelf"), Session(""), list(range(2, 60)) * 10

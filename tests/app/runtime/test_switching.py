@@ -2,7 +2,8 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,14 +42,13 @@ def other() -> FakeEngine:
 class Program:
     """A worker that loads the engines that it is given, in turn; an error in their place is raised."""
 
-    def __init__(self, *steps: Callable[[], FakeEngine] | CoreError) -> None:
+    def __init__(self, begin: Callable[..., EngineWorker], *steps: Callable[[], FakeEngine] | CoreError) -> None:
         self.steps = list(steps)
         self.alive: list[int] = []  # at each loading: how many of the engines loaded before were still there
         self.gate = threading.Event()
         self.gate.set()
         self._loaded: list[weakref.ref[FakeEngine]] = []
-        self.worker = EngineWorker(self._load)
-        self.worker.start()
+        self.worker = begin(self._load)
         self.settled()
 
     def _load(self) -> Any:
@@ -89,20 +89,12 @@ class Program:
         list(self.worker.answer(session.id, question, ANSWER))
 
 
-@pytest.fixture
-def begin() -> Iterator[Callable[..., Program]]:
-    programs: list[Program] = []
-
-    def start(*steps: Any) -> Program:
-        programs.append(Program(*steps))
-        return programs[-1]
-
-    yield start
-    for program in programs:
-        program.worker.close()
-
-
 Begin = Callable[..., Program]
+
+
+@pytest.fixture
+def begin(begin_worker: Callable[..., EngineWorker]) -> Begin:
+    return partial(Program, begin_worker)
 
 
 def test_the_old_model_is_gone_before_the_new_one_is_loaded(begin: Begin, tmp_path: Path) -> None:

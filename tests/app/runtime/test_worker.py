@@ -1,5 +1,6 @@
 """The worker: one thread, one queue, errors as values, nothing half-done; and it lives on whatever the engine does."""
 
+import threading
 from collections.abc import Callable
 from typing import cast
 
@@ -13,7 +14,7 @@ from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion, UnknownModel
 from core.generation.events import PrefillProgress, RoundDone
-from tests.app.fakes import ANSWER, MACHINE, SECONDS, FakeEngine, Reader, in_thread, until, wait_for, worker_held
+from tests.app.fakes import ANSWER, MACHINE, SECONDS, FakeEngine, Reader, in_thread, until, wait_for
 
 
 class Panic(BaseException):
@@ -35,15 +36,6 @@ def test_every_answer_is_drawn_with_a_seed_of_its_own(
     reader.opens(), reader.asks("One?"), reader.asks("Two?")
     list(reader.worker.regenerate(reader.session.id, ANSWER))
     assert [config.seed for config in reader.engine.configs] == [40, 41, 42]
-
-
-def test_a_closed_stream_cancels_its_work(reader: Reader) -> None:
-    reader.engine.enqueue("One two | three")
-    stream = reader.begins("A tab that is closed")
-    until(RoundDone, stream)
-    stream.close()  # type: ignore[attr-defined]
-    wait_for(lambda: reader.session.exchanges)
-    assert reader.exchange.finished.stop_reason == "cancelled"
 
 
 def test_a_second_page_waits_is_told_so_may_withdraw_and_gets_its_answer(reader: Reader) -> None:
@@ -95,14 +87,6 @@ def test_questions_that_cannot_be_asked(reader: Reader) -> None:
 
 
 # -------------------- the library
-
-
-def test_a_file_that_follows_another_is_added_and_nothing_is_read_twice(reader: Reader) -> None:
-    before = reader.session.book.num_tokens if reader.session.book else 0
-    events = reader.opens(OTHER, "other.txt")
-    assert reader.session.book is not None and reader.session.book.names == ("book.txt", "other.txt")
-    progress = cast(PrefillProgress, until(PrefillProgress, iter(events)))
-    assert progress.reused_tokens >= before > 0 and isinstance(events[-1], Changed)
 
 
 def test_a_shelf_that_is_too_long_waits_for_a_choice_and_leaves_what_is_open(reader: Reader) -> None:
@@ -158,19 +142,17 @@ def test_what_is_loaded_is_told_while_an_answer_is_written(reader: Reader) -> No
 # -------------------- the model, and what may go wrong in it
 
 
-def test_the_page_is_told_when_the_model_is_loaded(reader: Reader) -> None:
-    reader.worker, release = worker_held(FakeEngine())
-    try:
-        states, reader = reader.worker.states(), reader.beside()
-        assert isinstance(next(states), Loading)
-        thread, events = in_thread(reader.begins_to_open())
-        wait_for(lambda: Waiting("loading", 0) in events)
-        release.set()
-        assert isinstance(next(states), Ready)
-        thread.join(SECONDS)
-        assert isinstance(events[-1], Changed)
-    finally:
-        reader.worker.close()
+def test_the_page_is_told_when_the_model_is_loaded(reader: Reader, begin_worker: Callable[..., EngineWorker]) -> None:
+    release = threading.Event()
+    reader.worker = begin_worker(lambda: (FakeEngine(), MACHINE) if release.wait(SECONDS) else None)
+    states, reader = reader.worker.states(), reader.beside()
+    assert isinstance(next(states), Loading)
+    thread, events = in_thread(reader.begins_to_open())
+    wait_for(lambda: Waiting("loading", 0) in events)
+    release.set()
+    assert isinstance(next(states), Ready)
+    thread.join(SECONDS)
+    assert isinstance(events[-1], Changed)
 
 
 @pytest.mark.parametrize(
@@ -182,23 +164,19 @@ def test_the_page_is_told_when_the_model_is_loaded(reader: Reader) -> None:
     ],
 )
 def test_a_model_that_cannot_be_loaded_is_said_at_every_job_and_another_one_can_be(
-    error: BaseException, shown: type[CoreError], reader: Reader
+    error: BaseException, shown: type[CoreError], reader: Reader, begin_worker: Callable[..., EngineWorker]
 ) -> None:
-    def load() -> tuple[FakeEngine, object]:
+    def load() -> object:
         raise error
 
-    worker = reader.worker = EngineWorker(load)  # type: ignore[arg-type]
-    worker.start()
-    try:
-        *_, state = worker.states()
-        assert isinstance(state, LoadFailed) and isinstance(state.error, shown)
-        with pytest.raises(shown):
-            reader.beside("A book.")
-        worker.jobs.switch(lambda: (FakeEngine(), MACHINE), "other")  # type: ignore[arg-type,return-value]
-        *_, state = worker.states()
-        assert isinstance(state, Ready) and reader.beside("A book.").session.is_read
-    finally:
-        worker.close()
+    worker = reader.worker = begin_worker(load)
+    *_, state = worker.states()
+    assert isinstance(state, LoadFailed) and isinstance(state.error, shown)
+    with pytest.raises(shown):
+        reader.beside("A book.")
+    worker.jobs.switch(lambda: (FakeEngine(), MACHINE), "other")  # type: ignore[arg-type,return-value]
+    *_, state = worker.states()
+    assert isinstance(state, Ready) and reader.beside("A book.").session.is_read
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, ContextTooSmall(9, 8, possible=16)])

@@ -14,11 +14,12 @@ from starlette.responses import Response
 
 from app.conversations.store import Conversations
 from app.runtime.sessions import MOST_SESSIONS
+from app.runtime.worker import EngineWorker
 from app.server import page_routes
 from app.server.page_routes import PageRoutes
 from app.ui.assets import SERVED
 from app.ui.site import GROWN
-from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, wait_for, worker_of, write_book
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, wait_for, write_book
 from tests.app.ui.pages import MARK, PageOf, act_id, applied
 from tests.app.ui.race.conftest import PAIR, raced
 
@@ -82,11 +83,10 @@ class Visitor:
 
 
 @pytest.fixture
-def page(engine: FakeEngine, tmp_path: Path) -> Any:
+def page(engine: FakeEngine, tmp_path: Path, start_worker: Callable[..., EngineWorker]) -> PageOf:
     """A page with a small book."""
-    worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
-    yield PageOf(worker, opened(worker, write_book(tmp_path)))
-    worker.close()
+    worker = start_worker(engine, conversations=Conversations(tmp_path / "conversations"))
+    return PageOf(worker, opened(worker, write_book(tmp_path)))
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Nothing that comes from a book, a file, a model, a reader or a machine is HTML, wherever the page shows it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from app.context.context_documents import Library
 from app.context.uploads import Fit
 from app.conversations.listing import Listing
 from app.conversations.store import Conversations
-from app.documents.document import Chapter, Document, make_pages
+from app.documents.document import Chapter, Document
 from app.documents.errors import ScannedDocument
 from app.runtime.downloads import Fetch
 from app.runtime.events import LoadFailed, Loading, Ready
@@ -35,8 +36,8 @@ from core.errors import CoreError
 from core.planning.choices import Choice
 from core.planning.hardware import Gpu, Machine
 from core.planning.nvidia import UnusedGpu
-from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
-from tests.app.fakes import FakeEngine
+from tests.app.documents.conftest import MakePdf
+from tests.app.fakes import FakeEngine, document_of
 from tests.app.ui.pages import EVIL, PageOf
 
 ERROR = CoreError(f"No: {EVIL}", hint=EVIL)
@@ -68,18 +69,9 @@ def shown(page: PageOf) -> dict[str, str]:
 def a_document(text: str, **more: Any) -> Document:
     """A document of two pages of which nothing is what it seems."""
     middle = len(text) // 2
-    pages = make_pages([0, middle], len(text), (EVIL, f"2{EVIL}"))
-    told = {
-        "name": f"{EVIL}.pdf",
-        "title": EVIL,
-        "authors": (EVIL, "B", EVIL),
-        "language": 'x" onload="',
-        "direction": "rtl",
-        "cover": EVIL,
-    }
-    return Document(
-        **{"format": "pdf", "text": text, "pages": pages, "has_own_pages": True, "warnings": (EVIL,), **told} | more
-    )
+    told: dict[str, Any] = {"name": f"{EVIL}.pdf", "labels": (EVIL, f"2{EVIL}"), "format": "pdf", "warnings": (EVIL,)}
+    told |= {"authors": (EVIL, "B", EVIL), "language": 'x" onload="', "direction": "rtl", "cover": EVIL}
+    return document_of(text[:middle], text[middle:], title=EVIL, **told | more)
 
 
 @pytest.fixture
@@ -98,11 +90,12 @@ def hostile(engine: FakeEngine) -> Machine:
 
 
 @pytest.fixture
-def page(engine: FakeEngine, hostile: Machine, tmp_path: Path, make_pdf: MakePdf) -> Any:  # noqa: F811
+def page(
+    engine: FakeEngine, hostile: Machine, tmp_path: Path, make_pdf: MakePdf, begin_worker: Callable[..., EngineWorker]
+) -> PageOf:
     """A page with two hostile books, one of them with its file."""
     engine.context = 9000
-    worker = EngineWorker(lambda: (cast(Any, engine), hostile), conversations=Conversations(tmp_path / "c"))
-    worker.start()
+    worker = begin_worker(lambda: (engine, hostile), conversations=Conversations(tmp_path / "c"))
     list(worker.states())
     page, file = PageOf(worker), make_pdf(["A page."], ["Another."])
     one, text = a_document(WORDS * 4, picture_pages=(2,)), f"Another {WORDS}" * 4
@@ -110,8 +103,7 @@ def page(engine: FakeEngine, hostile: Machine, tmp_path: Path, make_pdf: MakePdf
     two = a_document(text, chapters=(chapter,))
     list(worker.arrange(page.session.id, lambda library: library.add(one, file).add(two)))
     assert page.session.is_read
-    yield page
-    worker.close()
+    return page
 
 
 def test_no_book_question_answer_or_model_of_a_page_is_html(page: PageOf, engine: FakeEngine) -> None:
@@ -228,7 +220,7 @@ def test_no_machine_and_no_saved_book_is_html(
     engine.info.elsewhere = EVIL
     is_text(masthead(ready), least=3), is_text(system(site, session), least=6)
     page.worker.jobs.state = LoadFailed(ERROR)
-    is_text(system(site, session), least=4)
+    is_text(system(site, session), least=4), is_text(page.state()["banner"], least=2)
     line = SimpleNamespace(id="ab12", name=EVIL, label=SimpleNamespace(num_tokens=10), size_bytes=2048, used=0.0)
     is_text(saved_list([cast(Any, line)], 1 << 30, [EVIL]), least=3)
     is_text(chip(EVIL, title=EVIL) + bar(0.5, EVIL), least=3)

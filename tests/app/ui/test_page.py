@@ -4,7 +4,6 @@ import re
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from app.runtime.worker import EngineWorker
 from app.ui.page import ACTS, PARTS, build_page
@@ -12,7 +11,6 @@ from app.ui.site import Site
 from core.config import EngineConfig
 from core.decoding.registry import FASTEST, METHODS
 from core.engine import Engine
-from core.errors import UnknownModel
 from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, opened, write_book
 from tests.app.ui.pages import PageOf
 
@@ -53,20 +51,6 @@ def test_a_real_engine_answers_on_the_page(start_worker: Callable[..., EngineWor
         strip = page.state()["strip"]
         assert METHODS[method].label in strip and "exact" in strip and ">0<" in strip and page.texts[-1].strip()
     assert len(page.texts) == 4
-
-
-def test_a_model_that_does_not_load_is_explained_in_the_page() -> None:
-    def load() -> Any:
-        raise UnknownModel("There is no model 'x'.", hint="Use harbour.")
-
-    worker = EngineWorker(load)
-    worker.start()
-    list(worker.states())
-    state = PageOf(worker).state("system")
-    worker.close()
-    assert "There is no model &#x27;x&#x27;." in state["system"] and "Processor" in state["system"]
-    assert "There is no model &#x27;x&#x27;." in state["banner"] and "Use harbour." in state["banner"]
-    assert "No model" in state["masthead"]
 
 
 def test_the_page_is_served_while_the_model_loads(serve: Callable[[EngineWorker], str]) -> None:

@@ -27,7 +27,7 @@ from core.errors import InvalidSetting
 from core.generation.text import ChatText
 from core.models.hub import catalog
 from core.models.loader import load_tokenizer
-from tests.app.fakes import FakeEngine, document_of, write_book
+from tests.app.fakes import FakeEngine, document_of, library_of, write_book
 
 
 def a_document(text: str, title: str = "The Pilot", pages: int = 1) -> Document:
@@ -46,9 +46,7 @@ def a_session(*documents: Document) -> Session:
 
 
 def test_a_click_means_a_change_of_the_shelf() -> None:
-    library = Library()
-    for number in (3, 4, 5):
-        library = library.add(a_document("A page of some words. " * number, pages=number))
+    library = library_of(*(a_document("A page of some words. " * number, pages=number) for number in (3, 4, 5)))
     one, two, three = keys = [book.key for book in library.books]
 
     def after(verb: str, key: str, detail: str = "") -> list[str] | None:

@@ -11,7 +11,7 @@ from app.documents.document import Document
 from app.documents.readers import read_document
 from app.runtime.sessions import Session
 from app.ui.library.page_viewer import NO_PAGE, NOT_PLACED, Wanted, newest, preview
-from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
+from tests.app.documents.conftest import MakePdf
 from tests.app.fakes import document_of
 
 FIRST = ["It began at noon, as it had to.", "The carved teapot was lost", "in the great spring tide of May."]
@@ -26,7 +26,7 @@ def opened(document: Document, file: Path | None = None) -> tuple[Session, str]:
 
 
 @pytest.fixture
-def pdf(make_pdf: MakePdf) -> Path:  # noqa: F811
+def pdf(make_pdf: MakePdf) -> Path:
     return make_pdf(FIRST, SECOND)
 
 

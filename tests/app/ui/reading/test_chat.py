@@ -254,6 +254,8 @@ def test_another_conversation_ends_the_answer_of_the_one_before_and_shows_nothin
     assert "running" not in state["strip"] and "Ask a question" in state["where"]
     page.rests()
     assert "draft" not in page.state() and page.texts == []
+    (summary,) = page.worker.conversations.listing().summaries
+    assert page.worker.conversations.open(summary.id).exchanges[0].finished.text == "One two "
     assert "Long?" in page.state()["conversations"], "it is kept in the list"
     engine.writing.set()
     engine.enqueue("Yes.")

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 
-from app.context.context_documents import Library
 from app.context.open_book import Book
 from app.conversations.exchange import Exchange
 from app.conversations.export import as_json, as_markdown
@@ -14,7 +13,7 @@ from app.runtime.sessions import Session
 from app.ui.library.page_viewer import Wanted
 from app.ui.reading.chat_view import exchanges
 from app.ui.reading.where import opened_page
-from tests.app.fakes import document_of, finished
+from tests.app.fakes import document_of, finished, library_of
 
 PAGES = ("It began at noon. ", "The carved teapot was lost\nin the spring tide. ", "The end of it.")
 FOUND, INVENTED = '"the carved teapot was lost"', '"nobody ever knew why it was"'
@@ -23,9 +22,7 @@ OWN = '<span class="own" title="These words do not stand in the book: the modelâ
 
 def a_session(*answers: str, documents: tuple[Document, ...] = (), digest: str = "d") -> Session:
     """A conversation with these answers about these documents, or about PAGES."""
-    library = Library()
-    for document in documents or (document_of(*PAGES),):
-        library = library.add(document)
+    library = library_of(*(documents or (document_of(*PAGES),)))
     book = Book(library.books[0].document, 99, 99, 999, library=library)
     dialogue = Dialogue.begin(BookRef.of(book, "d"), "Q?")
     for answer in answers:

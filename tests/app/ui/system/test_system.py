@@ -14,6 +14,7 @@ from app.conversations.exchange import Exchange
 from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
+from app.ui.header import masthead
 from app.ui.system import tab
 from app.ui.system.facts import PARTS, guesses
 from core.config import EngineConfig
@@ -115,7 +116,7 @@ def test_loading_and_a_failure_show_what_is_known(shown: Shown) -> None:
     assert f"torch {versions()['torch']}" in loading and "Planned" not in loading
     html = shown(LoadFailed(ERROR))
     assert "could not be loaded" in html and "The weights need 13.0 GiB of …/x." in text_of(html)
-    assert "test processor" in html and "alice" not in html
+    assert "test processor" in html and "alice" not in html and "No model" in masthead(LoadFailed(ERROR))
 
 
 @pytest.mark.parametrize(
