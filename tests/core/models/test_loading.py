@@ -296,7 +296,9 @@ def zeros_in_blocks(file: Path, sizes: dict[str, int]) -> Path:
         rows = np.zeros((len(tensor), tensor.shape[1] // 256 * 144), np.uint8)
         return rows, gguf.GGMLQuantizationType.Q4_K
 
-    ggufs.write(file, "llama", ggufs.random_model(tiny_family("llama", **sizes)), zeros)
+    ggufs.write(
+        file, "llama", ggufs.random_model(tiny_family("llama", head_dim=128, tie_word_embeddings=False, **sizes)), zeros
+    )
     return file
 
 
