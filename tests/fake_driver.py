@@ -29,11 +29,11 @@ def put_smi(folder: Path, *lines: str, code: int = 0, hangs: bool = False) -> Pa
     return program
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, system: str = "linux", processor: str = "x86_64") -> None:
-    """Let core.planning.nvidia find only the programs in a folder, and take this system for another."""
+def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let core.planning.nvidia find only the programs in a folder, and take this system for Linux on a PC."""
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
-    monkeypatch.setattr(nvidia, "SYSTEM", system)
-    monkeypatch.setattr(nvidia, "PROCESSOR", processor)
+    monkeypatch.setattr(nvidia, "SYSTEM", "linux")
+    monkeypatch.setattr(nvidia, "PROCESSOR", "x86_64")
     monkeypatch.setattr(nvidia, "WSL_SMI", folder / "none")
     monkeypatch.setattr(nvidia, "DRIVER_MODULE", folder / "none")
     monkeypatch.setattr(nvidia, "SMI_SECONDS", 5.0)

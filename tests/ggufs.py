@@ -9,39 +9,25 @@ import gguf
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from core.models.hf_attention import register
 from tests.core.models.tiny_families import tiny_family
 from tests.thinkers import MERGES, ROLES, tokenizer
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 288,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 4096,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0},
-    "rms_norm_eps": 1e-5,
-    "initializer_range": 0.4,
-    "bos_token_id": None,
-}
-CONFIGS: dict[str, PreTrainedConfig] = {
-    "llama": LlamaConfig(**SIZES, head_dim=16, tie_word_embeddings=False),
-    "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
-}
 TEMPLATE = "{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
 PERMUTED = ("llama", "arcee", "granite", "granitemoe", "olmo", "smollm3")  # converters that derive from Llama's
 SHIFTED = ("qwen35", "qwen35moe", "gemma", "gemma2", "gemma3", "nemotron")  # norms that multiply by 1 + weight
-F32, F16 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16
+F32 = gguf.GGMLQuantizationType.F32
 
 
 def write_pair(folder: Path, family: str, kind: str) -> tuple[Path, Path]:
     """A file, and a folder with exactly the weights that it holds: rounded as the file's type rounds them."""
-    model = random_model(CONFIGS[family])
+    fields: dict[str, Any] = {"vocab_size": 288, "num_key_value_heads": 2, "bos_token_id": None, "pad_token_id": None}
+    fields |= {"rope_parameters": {**PLAIN, "rope_theta": 500_000.0}, "rms_norm_eps": 1e-5}
+    fields |= NO_WINDOW if family == "qwen2" else {"tie_word_embeddings": False}
+    model = random_model(tiny_family(family, **fields))
     words = tokenizer(TEMPLATE)
     model.config.eos_token_id = model.generation_config.eos_token_id = words.eos_token_id
     file, held = folder / f"tiny-{family}-{kind}.gguf", gguf.GGMLQuantizationType[kind]

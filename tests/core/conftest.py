@@ -1,10 +1,11 @@
 """Tiny models gain nothing from threads, and lose much where other work waits for the same cores."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
+from core.ops.backend import Backend
 from core.ops.kernel import small_rows
 from core.ops.kernel_build import NoKernel
 from core.ops.native import SmallRows
@@ -33,3 +34,17 @@ def kernel() -> SmallRows:
         return small_rows()
     except NoKernel as reason:
         pytest.skip(f"no kernel here: {reason}")
+
+
+@pytest.fixture(scope="session")
+def backend(kernel: SmallRows) -> Backend:
+    """Attention and layers by the compiled kernel."""
+    return Backend("compiled", kernel, "test", kernel=kernel)
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets torch's number of threads, for one test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

@@ -44,9 +44,6 @@ WAITING = {aten._local_scalar_dense, aten.nonzero, aten.equal, aten.masked_selec
 BOUND = 1 << 16  # streams and events are numbered from here
 
 _gpu: "PretendedGpu | None" = None
-without_cuda = pytest.mark.skipif(
-    hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
-)
 
 
 class Recorded(NamedTuple):

@@ -3,15 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from math import inf
-from statistics import NormalDist
-from typing import NamedTuple
-
-import torch
 
 from core.caches.tokens import Context
 from core.config import SamplingParams
 from core.decoding.sampling import to_probs
 from core.engine import Engine
+from tests.exactness.uniformity import ChiSquare
 
 LanguageModel = dict[tuple[int, ...], float]
 FALSE_ALARM = 1e-5  # of one chi-square test
@@ -23,20 +20,15 @@ def sequence_law(engine: Engine, prompt: list[int], sampling: SamplingParams, nu
     for _ in range(num_tokens):
         longer: LanguageModel = {}
         for tokens, probability in law.items():
-            probs = next_probs(engine, [*prompt, *tokens], sampling)
+            text = [*prompt, *tokens]
+            for _ in engine.read(text):
+                pass
+            probs = to_probs(engine._levels.parts.full.logits(Context(text), 1)[0], sampling)
+            engine.settle(text)
             for token in probs.nonzero().flatten().tolist():
                 longer[(*tokens, token)] = probability * float(probs[token])
         law = longer
     return law
-
-
-def next_probs(engine: Engine, tokens: list[int], sampling: SamplingParams) -> torch.Tensor:
-    """The law of the token behind these, [V]."""
-    for _ in engine.read(tokens):
-        pass
-    probs = to_probs(engine._levels.parts.full.logits(Context(tokens), 1)[0], sampling)
-    engine.settle(tokens)
-    return probs
 
 
 def marginal(law: LanguageModel, start: int, stop: int) -> LanguageModel:
@@ -47,30 +39,20 @@ def marginal(law: LanguageModel, start: int, stop: int) -> LanguageModel:
     return dict(found)
 
 
-class ChiSquare(NamedTuple):
-    """Pearson's statistic over cells of at least 5 expected, the rest pooled, and the largest that chance explains."""
-
-    statistic: float
-    bound: float
-    cells: int
-
-    @property
-    def fits(self) -> bool:
-        """False once in 1 / FALSE_ALARM runs where the law is the right one."""
-        return self.statistic <= self.bound
-
-
 def chi_square(counts: Mapping[tuple[int, ...], int], law: LanguageModel) -> ChiSquare:
-    """Whether what was counted can have been drawn from `law`."""
+    """Whether what was counted can have been drawn from `law`: cells of at least 5 expected, the rest pooled."""
     runs = sum(counts.values())
     cells = [(counts.get(key, 0), runs * p) for key, p in law.items() if runs * p >= 5]
     rest = (runs - sum(c for c, _ in cells), runs - sum(e for _, e in cells))
     if rest[1] >= 5:
         cells.append(rest)
-    freedom, z = len(cells) - 1, NormalDist().inv_cdf(1 - FALSE_ALARM)
-    bound = freedom * (1 - 2 / (9 * freedom) + z * (2 / (9 * freedom)) ** 0.5) ** 3  # Wilson and Hilferty, 1931
     impossible = any(law.get(key, 0.0) == 0 for key in counts)
-    return ChiSquare(inf if impossible else sum((c - e) ** 2 / e for c, e in cells), bound, len(cells))
+    return ChiSquare("", runs, inf if impossible else sum((c - e) ** 2 / e for c, e in cells), len(cells) - 1)
+
+
+def fits(counts: Mapping[tuple[int, ...], int], law: LanguageModel) -> bool:
+    """False once in 1 / FALSE_ALARM runs where the law is the right one."""
+    return chi_square(counts, law).p_value > FALSE_ALARM
 
 
 def counted(sequences: list[tuple[int, ...]], start: int, stop: int) -> Counter[tuple[int, ...]]:

@@ -14,7 +14,6 @@ from core.caches.layer_storage import KEPT_ROWS
 from core.config import GenerationConfig, PlacementWish, SamplingParams
 from core.engine import Engine
 from core.errors import InvalidSetting, UnsupportedModel
-from core.generation.events import Finished
 from core.kv_store.engine_store import BookStore
 from core.kv_store.folder import BookFolder
 from core.models.cached_model import CachedModel
@@ -25,7 +24,7 @@ from core.planning.choices import Choice
 from core.planning.sizes import REMEMBERED
 from tests.core import toys
 from tests.core.models.tiny_families import family_engine, tiny_family, transformers_text
-from tests.core.toys import FIXED, last_event, random_prompt
+from tests.core.toys import FIXED, ends, last_event, random_prompt
 
 LENGTH, WRITTEN = 220, 6
 
@@ -37,8 +36,7 @@ settings = partial(GenerationConfig, max_new_tokens=WRITTEN, speculation=FIXED)
 def raced(engine: Engine, prompt: list[int], methods: Sequence[str], **fields: Any) -> list[tuple[int, ...]]:
     """What each lane of a race writes."""
     race = engine.race(prompt, [settings(method=method, **fields) for method in methods])
-    ended = {e.lane: e.event for e in race if isinstance(e.event, Finished)}
-    return [ended[lane].token_ids for lane in range(len(methods))]
+    return [ended.token_ids for ended in ends(race)]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from core.generation.prefill import Prefill
 from core.generation.together import Question
 from core.ops.graphs import Graphs
 from tests.core.cuda_stubs import pretended_gpu
-from tests.core.toys import last_event, random_prompt, tiny_engine
+from tests.core.toys import ends, last_event, random_prompt, tiny_engine
 
 MOST, TALK = 700, 100
 SHORT, LONG, OTHER = random_prompt(300), random_prompt(900, 1), random_prompt(310, 2)
@@ -78,9 +78,7 @@ def test_a_text_that_is_read_gets_room_for_talk_behind_it(engine: Engine) -> Non
 
 def test_races_and_questions_together_find_their_room(engine: Engine) -> None:
     plain = replace(CONFIG, method="autoregressive", max_new_tokens=MOST - len(SHORT))
-    lanes = {
-        event.lane: event.event for event in engine.race(SHORT, (plain, CONFIG)) if isinstance(event.event, Finished)
-    }
+    lanes = ends(engine.race(SHORT, (plain, CONFIG)))
     assert where(engine) == (2048, 1) and lanes[1].token_ids == lanes[0].token_ids[:8] == wanted(SHORT)
     questions = [Question([*OTHER, n], CONFIG) for n in (5, 6)]
     list(engine.answer_together(questions))

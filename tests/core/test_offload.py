@@ -3,8 +3,6 @@
 On a processor both memories are RAM and copies are made at once; everything else is the code that runs on a GPU.
 """
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -20,7 +18,7 @@ from core.models.cached_model import CachedModel
 from core.ops.backend import STOCK
 from core.planning.choices import Choice
 from core.planning.measured import Sharing, measure_sharing, share_of
-from tests.core.toys import answer, random_prompt, tiny_engine, tiny_shape
+from tests.core.toys import Shortage, answer, fail, random_prompt, tiny_engine, tiny_shape
 
 METHODS = ("autoregressive", "triforce", "retrieval", "draft")
 
@@ -93,27 +91,6 @@ def test_a_share_must_save_a_tenth_of_what_the_link_takes_alone() -> None:
 
 
 # -------------------- out of memory
-
-
-class Shortage:
-    """Work that runs out of device memory, a number of times from a certain call on."""
-
-    def __init__(self, real: Callable[..., object], first: int, times: int) -> None:
-        self._real, self._first, self._times = real, first, times
-        self.calls = self.failed = 0
-
-    def __call__(self, *args: object, **keywords: object) -> object:
-        self.calls += 1
-        if self.calls > self._first and self.failed < self._times:
-            self.failed += 1
-            raise torch.OutOfMemoryError("injected")
-        return self._real(*args, **keywords)
-
-
-def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, first: int, times: int) -> Shortage:
-    shortage = Shortage(getattr(owner, name), first, times)
-    monkeypatch.setattr(owner, name, shortage)
-    return shortage
 
 
 def test_reading_goes_on_with_fewer_resident_layers(monkeypatch: pytest.MonkeyPatch) -> None:

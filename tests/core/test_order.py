@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from core.ops.transfer import HostRows
-from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu, without_cuda
+from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu
 from tests.core.order import Order, Thread
-
-pytestmark = without_cuda
 
 
 class Place:
@@ -17,10 +15,8 @@ class Place:
 
     def __init__(self, gpu: PretendedGpu) -> None:
         self.order, self.gpu = gpu.order or Order(), gpu
-        self.x, self.memory, self.side = torch.ones(4, device=CUDA), HostRows((4,), torch.float32, CUDA), self.stream()
-
-    def stream(self) -> torch.cuda.Stream:
-        return torch.cuda.Stream(CUDA)
+        self.x, self.memory = torch.ones(4, device=CUDA), HostRows((4,), torch.float32, CUDA)
+        self.side = torch.cuda.Stream(CUDA)
 
     def beside(self, into: torch.Tensor, source: torch.Tensor) -> None:
         with torch.cuda.stream(self.side):

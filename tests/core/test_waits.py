@@ -20,10 +20,9 @@ from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.speculative import AutoregressiveProposer, Speculative
 from core.generation.decode_loop import Answer
 from core.models.cached_model import CachedModel
-from tests.core.cuda_stubs import pretended_gpu, without_cuda
+from tests.core.cuda_stubs import pretended_gpu
 from tests.core.toys import engine_on, random_prompt
 
-pytestmark = without_cuda
 OUTSIDE = "the rest of a step"
 GAMMA1, LAYERS = 2, 2
 PROMPT = random_prompt(300)  # of an offloaded layer the newest 192 rows and more stay on the device

@@ -1,13 +1,13 @@
 """Small things to test with: random models of real families, a letter tokenizer, laws as tables."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig
 
 from core.caches.base import KVShape
 from core.caches.full_parts import Offload
@@ -21,7 +21,7 @@ from core.config import (
     SpeculationConfig,
 )
 from core.engine import Engine
-from core.generation.events import Event, Finished
+from core.generation.events import Event, Finished, LaneEvent
 from core.generation.levels import LoadedModels
 from core.generation.text import ChatText
 from core.models.hf_attention import ATTENTION_NAME, register
@@ -29,6 +29,7 @@ from core.models.hub import catalog
 from core.models.loader import LoadedModel, ModelDims, dims_of, load_tokenizer
 from core.models.param_count import ModelSize
 from core.models.self_draft import self_draft_of
+from core.models.weights import prepared
 from core.ops.backend import STOCK, Backend
 from core.ops.graphs import Graphs
 from core.planning.choices import Choice
@@ -37,17 +38,12 @@ from core.planning.plan import make_plan
 
 CPU = torch.device("cpu")
 VOCAB = 64
-FAMILIES: dict[str, type[PreTrainedConfig]] = {
-    "llama": LlamaConfig,
-    "mistral": MistralConfig,
-    "qwen2": Qwen2Config,
-    "qwen3": Qwen3Config,
-}
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def tiny_config(family: str = "llama", *, layers: int = 2, heads: int = 4, kv_heads: int = 4) -> PreTrainedConfig:
     extra: dict[str, Any] = {"sliding_window": None} if family == "mistral" else {}
-    return FAMILIES[family](
+    return CONFIG_MAPPING[family](
         vocab_size=VOCAB,
         hidden_size=16 * heads,
         intermediate_size=96,
@@ -124,47 +120,41 @@ def tiny_engine(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
     layers: int = 2,
+    heads: int = 4,
     kv_heads: int = 4,
-    context: int = 2048,
     noise: float = 0.15,
     budget: int = 256,
     local_window: int = 64,
     query_window: int = 8,
     draft_window: int = 128,
     eos_ids: frozenset[int] = frozenset(),
-    prefill_chunk: int = 256,
-    layerwise: bool = True,
     offload: Offload | None = None,
     placement: PlacementWish = "auto",
     graphs: Graphs | None = None,
-    ranks: Any = None,
-    cpu_attention_share: float | None = None,
     self_draft: bool = False,
-    kv_bits: int | None = None,
     backend: Backend = STOCK,
+    **settings: Any,
 ) -> Engine:
     """Target with a draft that often agrees: the same weights, disturbed, one layer less sure.
 
-    With `self_draft`, passes over the retrieval cache multiply by weights of 4 bits.
+    With `self_draft`, passes over the retrieval cache multiply by weights of 4 bits. `settings` are the engine's.
     """
     config = EngineConfig(
-        context=context,
-        prefill_chunk=prefill_chunk,
-        layerwise=layerwise,
         placement=placement,
-        cpu_attention_share=cpu_attention_share,
-        kv_bits=kv_bits,
         gpu_memory_gib=None if placement in ("auto", "resident") else 1.0,
         retrieval=RetrievalConfig(budget=budget, chunk_size=8, local_window=local_window, query_window=query_window),
         draft=DraftConfig(window=draft_window),
+        **{"context": 2048, "prefill_chunk": 256, **settings},
     )
-    sizes, where = tiny_config(layers=layers, kv_heads=kv_heads), torch.device(device)
+    sizes, where = tiny_config(layers=layers, heads=heads, kv_heads=kv_heads), torch.device(device)
     target, draft = loaded(sizes, 3), loaded(sizes, 3, noise)
     plan = make_plan(sized(target.dims), draft.dims, config, MACHINE)
     plan = replace(plan, device=Choice(device, "test"), dtype=Choice(dtype, "test"))
+    if backend.kernel is not None:  # its layers, too
+        target, draft = (prepared(one.module, one.dims, dtype, where, backend) for one in (target, draft))
     target, draft = moved(target, where, dtype, plan.kv.value), moved(draft, where, dtype)
     twin = self_draft_of(target.module, where) if self_draft else None
-    models = LoadedModels(target=target, draft=draft, backend=backend, self_draft=twin, ranks=ranks)
+    models = LoadedModels(target=target, draft=draft, backend=backend, self_draft=twin)
     return Engine(config, plan, Letters(eos_ids), models, offload=offload, graphs=graphs)
 
 
@@ -210,9 +200,38 @@ def last_event(events: Iterable[Event]) -> Finished:
     return finished
 
 
+def ends(race: Iterable[LaneEvent]) -> list[Finished]:
+    """The last event of each lane, in their order; every lane ends once."""
+    last = [event for event in race if isinstance(event.event, Finished)]
+    finished = {event.lane: event.event for event in last}
+    assert len(finished) == len(last)
+    return [finished[number] for number in range(len(finished))]
+
+
 def random_prompt(num_tokens: int, seed: int = 0) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(2, VOCAB, (num_tokens,), generator=generator).tolist()
+
+
+class Shortage:
+    """Work that runs out of device memory, a number of times from a certain call on."""
+
+    def __init__(self, real: Callable[..., object], first: int, times: int) -> None:
+        self._real, self._first, self._times = real, first, times
+        self.calls = self.failed = 0
+
+    def __call__(self, *args: object, **keywords: object) -> object:
+        self.calls += 1
+        if self.calls > self._first and self.failed < self._times:
+            self.failed += 1
+            raise torch.OutOfMemoryError("injected")
+        return self._real(*args, **keywords)
+
+
+def fail(monkeypatch: Any, owner: object, name: str, first: int, times: int) -> Shortage:
+    shortage = Shortage(getattr(owner, name), first, times)
+    monkeypatch.setattr(owner, name, shortage)
+    return shortage
 
 
 class TableModel:

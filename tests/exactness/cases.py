@@ -145,7 +145,7 @@ class Drawing:
         eos = frozenset(rng.sample(range(2, VOCAB), rng.choice((0, 1, 1, 2))))
         return Setup(
             pair=Pair(
-                family=rng.choice(tuple(FAMILIES)),
+                family=rng.choice(FAMILIES),
                 layers=rng.choice((1, 2, 2, 3)),
                 heads=heads,
                 kv_heads=kv_heads,

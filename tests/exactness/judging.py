@@ -26,6 +26,7 @@ from core.engine_info import NEAR_TIE_GAP
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import StopReason, TokenRecord
 from core.generation.text import ChatText
+from tests.core.models.tiny_families import transformers_text
 from tests.exactness.uniformity import ORDERS, Pool, following, leaning, transformed
 from tests.exactness.worlds import World
 
@@ -150,7 +151,8 @@ class Reference:
         """Plain decoding."""
         known = self._plain.get(tuple(prompt), [])
         if len(known) < num_tokens:
-            known = self._plain[tuple(prompt)] = self._world.stock_text(prompt, num_tokens + AHEAD)
+            known = list(transformers_text(self._world.stock, prompt, num_tokens + AHEAD))
+            self._plain[tuple(prompt)] = known
         return known[:num_tokens]
 
     def sampled(

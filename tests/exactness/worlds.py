@@ -48,14 +48,6 @@ class World:
         logits: Tensor = self.stock(input_ids=torch.tensor([tokens]), use_cache=False, logits_to_keep=keep).logits
         return logits[0].float()
 
-    @torch.inference_mode()
-    def stock_text(self, prompt: Sequence[int], num_tokens: int) -> list[int]:
-        """Greedy tokens behind a prompt by transformers' own `generate`, past any end-of-text token."""
-        ids, settings = torch.tensor([prompt]), {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-        out = self.stock.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=num_tokens, **settings)
-        written: list[int] = out[0, len(prompt) :].tolist()
-        return written
-
 
 def config_of(setup: Setup) -> EngineConfig:
     return EngineConfig(

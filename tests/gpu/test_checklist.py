@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from core.config import GenerationConfig
+from tests.core.cuda_stubs import pretended_gpu
 from tests.core.toys import random_prompt
 from tests.gpu import checklist
 from tests.gpu.checklist import STEPS, Here, Options, Report, Step, main, read_json, run_step, spawn
@@ -18,7 +19,6 @@ from tests.gpu.traces import busy
 
 FAILING = Step("failing", 1.0, "fails", "machine")
 TINY = Options(tiny=True, commit="abc")
-without_cuda = pytest.mark.skipif(hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA")
 
 
 def test_every_step_has_a_function_and_the_budget_holds_them() -> None:
@@ -112,14 +112,11 @@ def test_the_rehearsal_runs_every_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@without_cuda
 @pytest.mark.parametrize("name", ["versions", "races", "pinning", "attention", "waits", "graphs"])
 def test_what_is_asked_of_cuda_alone_runs_on_a_pretended_device(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sizes of a rehearsal, and every line that a rehearsal leaves out."""
-    from tests.core.cuda_stubs import pretended_gpu
-
     monkeypatch.setattr("tests.gpu.kernels.GIB", 1 << 20)
     step = next(step for step in STEPS if step.name == name)
     with pretended_gpu():

@@ -18,7 +18,6 @@ from core.caches.full_parts import Offload
 from core.caches.layer_storage import OffloadedLayer
 from core.config import EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig, SamplingParams
 from core.engine import Engine
-from core.generation.events import Finished
 from core.generation.levels import LoadedModels
 from core.models.linear import OutputLinear
 from core.models.loader import LoadedModel
@@ -32,13 +31,11 @@ from core.planning.choices import Choice
 from core.planning.hardware import used_memory_bytes
 from core.planning.plan import make_plan
 from tests.core import toys
-from tests.core.toys import FIXED, MACHINE, Letters, answer, loaded, random_prompt, sized, tiny_config
+from tests.core.cuda_stubs import pretended_gpu
+from tests.core.toys import FIXED, MACHINE, Letters, answer, ends, fail, loaded, random_prompt, sized, tiny_config
 
 REAL = torch.cuda.is_available()
-without_device = pytest.mark.skipif(
-    hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA, and no device is here"
-)
-pytestmark = pytest.mark.gpu if REAL else without_device
+pytestmark = [pytest.mark.gpu] if REAL else []
 CUDA = torch.device("cuda")
 PROMPT, NEW = (700, 60) if REAL else (300, 8)
 METHODS = ("autoregressive", *(("draft", "retrieval") if REAL else ()), "triforce", "triforce-lookup")
@@ -59,8 +56,6 @@ def expected() -> dict[int, tuple[int, ...]]:
 
 @pytest.fixture(autouse=True)
 def gpu(expected: object) -> Iterator[None]:
-    from tests.core.cuda_stubs import pretended_gpu
-
     with nullcontext() if REAL else pretended_gpu():
         yield
 
@@ -127,8 +122,8 @@ def test_half_precision_and_lossy_methods_run_there(dtype: torch.dtype, offload:
 def test_a_race_and_a_budget_run_there() -> None:
     engine, prompt = engine_on("cuda", AWAY), random_prompt(PROMPT)
     config = GenerationConfig(method="autoregressive", max_new_tokens=6, speculation=FIXED, budget=112)
-    events = [event.event for event in engine.race(prompt, [config, replace(config, method="triforce")])]
-    plain, fast = [event.token_ids for event in events if isinstance(event, Finished)]
+    race = engine.race(prompt, [config, replace(config, method="triforce")])
+    plain, fast = (lane.token_ids for lane in ends(race))
     assert plain == fast and engine.chunk_weights().sum() > 0
     assert_parts_were_used(engine, AWAY)
     assert engine.compare(prompt, plain, fast).verdict == "identical"
@@ -138,17 +133,9 @@ def test_a_race_and_a_budget_run_there() -> None:
 def test_a_device_that_runs_out_of_memory_goes_on_with_fewer_layers(
     expected: dict[int, tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, calls = engine_on("cuda"), list[int]()
-    real = engine.full_cache.attend
-
-    def attend(layer: int, q: torch.Tensor, scaling: float) -> torch.Tensor:
-        calls.append(layer)
-        if len(calls) == 4:
-            raise torch.OutOfMemoryError("injected")
-        return real(layer, q, scaling)
-
+    engine = engine_on("cuda")
     with monkeypatch.context() as patch:  # or it would keep the engine longer than there is a device
-        patch.setattr(engine.full_cache, "attend", attend)
+        fail(patch, engine.full_cache, "attend", 3, 1)
         assert written(engine, "triforce") == expected[2] and engine.info.plan.resident_layers == 1
 
 

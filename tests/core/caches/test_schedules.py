@@ -234,16 +234,12 @@ def test_caches_that_go_while_copies_are_on_their_way_free_no_host_memory_in_use
         gc.collect()
 
 
-def ring_and_memory() -> tuple[transfer.PrefetchRing, transfer.HostRows]:
-    memory = transfer.HostRows((3, 4), torch.float32, CUDA)
-    memory.rows.fill_(1.0)
-    return transfer.PrefetchRing((4,), torch.float32, CUDA, 2), memory
-
-
 @pytest.mark.parametrize("way", ["to the device", "to the host"])
 def test_a_ring_that_goes_leaves_its_buffers_to_the_copies_that_use_them(way: str) -> None:
     with any_order():
-        ring, memory = ring_and_memory()
+        memory = transfer.HostRows((3, 4), torch.float32, CUDA)
+        memory.rows.fill_(1.0)
+        ring = transfer.PrefetchRing((4,), torch.float32, CUDA, 2)
         if way == "to the device":
             ring.begin([memory.rows[:1]])
         else:

@@ -12,7 +12,7 @@ from core.config import LEAST_TEMPERATURE, MOST_QUERIES, EngineConfig, Retrieval
 from core.decoding.sampling import TokenSampler, to_probs
 from core.decoding.speculative import SampledModel
 from core.errors import InvalidSetting
-from tests.core.laws import chi_square
+from tests.core.laws import fits
 
 
 def test_temperature_zero_is_certain_of_the_first_of_the_largest() -> None:
@@ -139,6 +139,6 @@ def test_every_guess_has_a_coin_of_its_own() -> None:
             coin = float(torch.rand(1, generator=rng))
             together = next((i for i, ratio in enumerate(kept) if coin >= ratio), 3)
             counts[(together if shared else sampler.accept(p, q),)] += 1
-        assert chi_square(counts, law).fits is not shared
+        assert fits(counts, law) is not shared
     one = torch.ones(3)
     assert [sampler.accept(torch.tensor(p), one) for p in ([1.0, 1, 1], [0.0, 0, 0], [1.0, 1, 0])] == [3, 0, 2]

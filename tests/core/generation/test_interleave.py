@@ -10,21 +10,14 @@ from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import METHODS
 from core.engine import Engine
 from core.generation import interleave
-from core.generation.events import Finished, LaneEvent, RoundDone
-from tests.core.toys import FIXED, answer, last_event, random_prompt, tiny_engine
+from core.generation.events import RoundDone
+from tests.core.toys import FIXED, answer, ends, last_event, random_prompt, tiny_engine
 
 HOT, WARM = SamplingParams(temperature=1.0), SamplingParams(temperature=0.8)
 
 
 def config(method: str, tokens: int = 16, **settings: Any) -> GenerationConfig:
     return GenerationConfig(method=method, max_new_tokens=tokens, speculation=FIXED, **settings)
-
-
-def ends(events: list[LaneEvent]) -> list[Finished]:
-    """The last event of each lane, in their order; every lane ends once."""
-    finished = {event.lane: event.event for event in events if isinstance(event.event, Finished)}
-    assert len(finished) == sum(isinstance(event.event, Finished) for event in events)
-    return [finished[number] for number in range(len(finished))]
 
 
 def assert_usable(engine: Engine, prompt: list[int]) -> None:
@@ -68,7 +61,7 @@ def test_every_lane_writes_what_it_would_write_alone(race: str) -> None:
     """Whenever its turns come, and whatever others have drawn from the same caches."""
     length, configs = RACES[race]
     budget, prompt = 128 if race == "sampled" else 256, random_prompt(length)
-    finished = ends(list(tiny_engine(noise=0.05, budget=budget).race(prompt, configs)))
+    finished = ends(tiny_engine(noise=0.05, budget=budget).race(prompt, configs))
     sampled = [one.token_ids for one, own in zip(finished, configs, strict=True) if not own.sampling.greedy]
     assert len(set(sampled)) == len(sampled)
     for own, result in zip(configs, finished, strict=True):
@@ -89,7 +82,7 @@ def test_lanes_take_turns_and_count_only_their_own_passes() -> None:
 
 
 def test_a_budget_of_time_ends_a_lane() -> None:
-    (ended,) = ends(list(tiny_engine().race(random_prompt(100), [config("autoregressive", 500)], seconds=0.0)))
+    (ended,) = ends(tiny_engine().race(random_prompt(100), [config("autoregressive", 500)], seconds=0.0))
     assert ended.stop_reason == "time_up" and len(ended.token_ids) == 1
 
 

@@ -6,11 +6,9 @@ last bit. An offloaded cache's chunks merge partial attention by log-sum-exp, wh
 """
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -29,7 +27,18 @@ from core.models.layerwise import DecoderLayers
 from core.planning.choices import Choice
 from core.planning.plan import make_plan
 from tests.core import toys
-from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, sized, tiny_config, tiny_engine
+from tests.core.toys import (
+    CPU,
+    MACHINE,
+    Letters,
+    Shortage,
+    fail,
+    loaded,
+    random_prompt,
+    sized,
+    tiny_config,
+    tiny_engine,
+)
 
 PLACES = {
     "resident": None,
@@ -195,28 +204,16 @@ def test_stopping_keeps_whole_blocks_and_reading_goes_on_there(at: int, kept: in
         assert found.token_ids == in_chunks(text) and found.reused_tokens == (kept if text is prompt else 0)
 
 
-def short_of_memory(real: Callable[..., None], times: int) -> Callable[..., None]:
-    calls = []
-
-    def step(self: DecoderLayers, *args: object) -> None:
-        calls.append(args)
-        if 3 < len(calls) <= 3 + times:
-            raise torch.OutOfMemoryError("injected")
-        real(self, *args)
-
-    return step
-
-
 @pytest.mark.parametrize(("times", "block"), [(1, 400), (2, 200), (3, 0), (0, 0)])
 def test_a_device_that_is_full_reads_smaller_blocks_and_then_chunks(
     times: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """0 times: there is no room for the workspace."""
     engine, prompt = engine_reading_blocks(800), random_prompt(900)
-    monkeypatch.setattr(DecoderLayers, "step", short_of_memory(DecoderLayers.step, times))
+    shortage = Shortage(DecoderLayers.step, 3, times)
+    monkeypatch.setattr(DecoderLayers, "step", lambda *given: shortage(*given))
     if not times:
-        no_room = Mock(side_effect=torch.OutOfMemoryError("injected"))
-        monkeypatch.setattr(engine.full_cache, "workspace", no_room)
+        fail(monkeypatch, engine.full_cache, "workspace", 0, 99)
     assert answer(engine, prompt).token_ids == in_chunks(prompt)
     assert engine.plan.prefill_block.value == engine.info.plan.prefill_block.value == block
     assert "ran out of memory" in engine.plan.prefill_block.because

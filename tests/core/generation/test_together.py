@@ -9,18 +9,15 @@ import pytest
 import torch
 
 from core.caches.branch import BranchCache
-from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
+from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.generation.events import Finished, LaneEvent, PrefillProgress, RoundDone
-from core.generation.levels import LoadedModels
 from core.generation.together import MOST_TOGETHER, Question, in_order
 from core.models import joined
-from core.models.weights import prepared
 from core.ops.backend import Backend
-from core.ops.native import KEYS_OF_A_SHARE, MOST_TOKENS, SmallRows
+from core.ops.native import KEYS_OF_A_SHARE, MOST_TOKENS
 from core.planning.devices import Rig
-from core.planning.plan import make_plan
-from tests.core.toys import CPU, MACHINE, Letters, last_event, loaded, random_prompt, sized, tiny_config, tiny_engine
+from tests.core.toys import last_event, random_prompt, tiny_engine
 
 GREEDY = SamplingParams()
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95)
@@ -28,25 +25,8 @@ BOOK = random_prompt(KEYS_OF_A_SHARE + 190)  # more than a share of keys, and no
 
 
 @pytest.fixture(scope="module")
-def backend(kernel: SmallRows) -> Backend:
-    return Backend("compiled", kernel, "test", kernel=kernel)
-
-
-def engine_with(backend: Backend, *, heads: int = 4, kv_heads: int = 4, kv_bits: int | None = None) -> Engine:
-    """A tiny pair whose layers are the kernel's."""
-    part, draft_config = RetrievalConfig(budget=256, chunk_size=8, local_window=64), DraftConfig(window=128)
-    config = EngineConfig(context=2048, prefill_chunk=256, kv_bits=kv_bits, retrieval=part, draft=draft_config)
-    tiny = [loaded(tiny_config(heads=heads, kv_heads=kv_heads), 3, noise) for noise in (0.0, 0.15)]
-    plan = make_plan(sized(tiny[0].dims), tiny[1].dims, config, MACHINE)
-    target, draft = (prepared(one.module, one.dims, torch.float32, CPU, backend) for one in tiny)
-    dims = replace(target.dims, kv_dtype=plan.kv.value)
-    target = replace(target, dims=dims, shape=dims.shape(torch.float32, CPU))
-    return Engine(config, plan, Letters(), LoadedModels(target=target, draft=draft, backend=backend))
-
-
-@pytest.fixture(scope="module")
 def engine(backend: Backend) -> Engine:
-    return engine_with(backend)
+    return tiny_engine(backend=backend)
 
 
 def questions(
@@ -122,7 +102,7 @@ def test_rounds_longer_than_a_short_pass_are_verified_one_by_one(engine: Engine,
 def test_with_shared_heads_uneven_heads_and_narrow_keys_too(
     backend: Backend, heads: int, kv_heads: int, kv_bits: int | None
 ) -> None:
-    engine = engine_with(backend, heads=heads, kv_heads=kv_heads, kv_bits=kv_bits)
+    engine = tiny_engine(backend=backend, heads=heads, kv_heads=kv_heads, kv_bits=kv_bits)
     assert_as_alone(engine, questions("triforce", SAMPLED))
 
 

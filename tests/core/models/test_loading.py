@@ -41,6 +41,7 @@ from core.ops.backend import STOCK, Backend
 from core.ops.native import SmallRows
 from core.ops.stored_blocks import random_blocks
 from tests import ggufs
+from tests.core.models.tiny_families import tiny_family
 from tests.core.toys import CPU, answer, random_prompt
 
 SIZES = {
@@ -61,11 +62,6 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "scaled rows": ("gemma3_text", {}),
     "experts": ("mixtral", EXPERTS),
 }
-
-
-@pytest.fixture(scope="module")
-def backend(kernel: SmallRows) -> Backend:
-    return Backend("compiled", kernel, "test", kernel=kernel)
 
 
 def saved(folder: Path, named: str, dtype: torch.dtype, wide: float = 0.0, **sizes: int) -> Path:
@@ -300,7 +296,9 @@ def zeros_in_blocks(file: Path, sizes: dict[str, int]) -> Path:
         rows = np.zeros((len(tensor), tensor.shape[1] // 256 * 144), np.uint8)
         return rows, gguf.GGMLQuantizationType.Q4_K
 
-    ggufs.write(file, "llama", ggufs.random_model(LlamaConfig(**ggufs.SIZES | sizes)), zeros)
+    ggufs.write(
+        file, "llama", ggufs.random_model(tiny_family("llama", head_dim=128, tie_word_embeddings=False, **sizes)), zeros
+    )
     return file
 
 

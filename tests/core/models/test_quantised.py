@@ -17,6 +17,7 @@ from core.models.linear import ROUNDED
 from core.models.quantised import FORMATS, QuantisedLinear, quantise
 from core.models.self_draft import quantised_linear
 from tests.core.models.hub.test_catalog import save
+from tests.core.models.tiny_families import transformers_text
 from tests.core.toys import CPU, answer, tiny_config, tiny_model
 
 pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
@@ -77,9 +78,7 @@ def test_an_engine_is_exact_for_the_quantised_model(
     for name, part in stock.named_modules():
         if isinstance(part, nn.Linear) and name != "lm_head":
             part.weight.data = QuantisedLinear(part, bits, CPU).weight_as(torch.float32)
-    ids, stock.generation_config.eos_token_id = torch.tensor([prompt]), None
-    written = stock.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=len(plain), do_sample=False)
-    assert tuple(written[0, len(prompt) :].tolist()) == plain
+    assert transformers_text(stock, prompt, len(plain)) == plain
 
 
 def test_what_cannot_be_had_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,14 +20,9 @@ from core.models.loader import LoadedModel
 from core.models.short_pass import short_pass_of
 from core.models.weights import prepared
 from core.ops.backend import Backend
-from core.ops.native import MOST_TOKENS, SmallRows
+from core.ops.native import MOST_TOKENS
 from tests.core.models.tiny_families import tiny_family
 from tests.core.toys import CPU, VOCAB, loaded, random_prompt, tiny_config
-
-
-@pytest.fixture
-def backend(kernel: SmallRows) -> Backend:
-    return Backend("compiled", kernel, "test", kernel=kernel)
 
 
 def compiled(backend: Backend, config: Any, change: Callable[[nn.Module], Any] = lambda _: None) -> LoadedModel:

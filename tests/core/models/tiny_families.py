@@ -5,6 +5,7 @@ Few layers, one of each kind that the family's own configuration has; small size
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -177,8 +178,9 @@ def family_engine(family: str, placement: PlacementWish = "auto", draft: str | N
     return Engine(wanted, plan, Letters(), LoadedModels(target=target, draft=small)), stock
 
 
-def transformers_text(stock: nn.Module, prompt: list[int], num_tokens: int) -> tuple[int, ...]:
-    """What transformers writes, greedily."""
+def transformers_text(stock: Any, prompt: Sequence[int], num_tokens: int) -> tuple[int, ...]:
+    """What transformers writes, greedily, past any end-of-text token."""
     ids = torch.tensor([prompt])
     options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": num_tokens, "do_sample": False}
-    return tuple(stock.generate(ids, **options)[0].tolist()[len(prompt) :])
+    ends = {"eos_token_id": None, "pad_token_id": 0}
+    return tuple(stock.generate(ids, **options, **ends)[0].tolist()[len(prompt) :])

@@ -140,8 +140,11 @@ def test_the_runtime_is_torch_s_though_another_package_brings_its_own(
     assert runtime_file(tmp_path / "none") == lib / "libiomp5md.dll"
 
 
-def test_its_own_threads_compute_the_same(kernel: SmallRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_own_threads_compute_the_same(
+    kernel: SmallRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """Where a runtime does not load."""
+    use_threads = request.getfixturevalue("threads")
     monkeypatch.setattr(Threads, "adapts", False)
     with monkeypatch.context() as patched:
         patched.setattr(threads, "runtime_file", lambda: tmp_path / "libgomp.so.1")
@@ -157,16 +160,12 @@ def test_its_own_threads_compute_the_same(kernel: SmallRows, tmp_path: Path, mon
         wrong.extend("product" for _ in range(40) if not torch.equal(own.product(x, layer), product))
         wrong.extend("attention" for _ in range(1) if not torch.equal(own(q, k, v, 0.125), attended))
 
-    before = torch.get_num_threads()
-    try:
-        for number in (1, 2, 3, 5, 2):
-            torch.set_num_threads(number)
-            compute()
-            callers = [threading.Thread(target=compute) for _ in range(2)]  # one has the threads, one computes alone
-            for caller in callers:
-                caller.start()
-            for caller in callers:
-                caller.join()
-    finally:
-        torch.set_num_threads(before)
+    for number in (1, 2, 3, 5, 2):
+        use_threads(number)
+        compute()
+        callers = [threading.Thread(target=compute) for _ in range(2)]  # one has the threads, one computes alone
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
     assert not wrong

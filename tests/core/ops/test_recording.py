@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from core.ops.graphs import Graphs
-from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu, without_cuda
+from tests.core.cuda_stubs import CUDA, PretendedGpu, pretended_gpu
 from tests.core.order import Order
-
-pytestmark = without_cuda
 
 
 @pytest.fixture(params=[True, False], ids=["ends-late", "ends-at-once"])

@@ -1,6 +1,7 @@
 """Products with the blocks of GGUF files, against gguf's own numbers and sums in float64."""
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ def in_8_bits(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
-def test_weights_are_what_gguf_unpacks_and_rows_do_not_depend_on_each_other(kernel: SmallRows, kind: str) -> None:
+def test_weights_are_what_gguf_unpacks_and_rows_do_not_depend_on_each_other(
+    kernel: SmallRows, threads: Callable[[int], None], kind: str
+) -> None:
     pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
     stored = random_blocks(kind, OUTS, INPUTS, torch.Generator().manual_seed(0))
     weight = StoredWeight(stored, INPUTS, kernel)
@@ -38,11 +41,9 @@ def test_weights_are_what_gguf_unpacks_and_rows_do_not_depend_on_each_other(kern
     for ours, rows in ((found, in_8_bits(x)), (slow, x.double())):
         wanted = rows @ exact.double().T + bias
         assert torch.allclose(ours.double(), wanted, rtol=0, atol=2e-6 * float(wanted.abs().max()))
-    before = torch.get_num_threads()
     for number in (1, 2, 3):
-        torch.set_num_threads(number)
+        threads(number)
         assert all(torch.equal(kernel.product(x[-n:], weight.sizes), found[-n:]) for n in (*range(1, 10), 17))
-    torch.set_num_threads(before)
     x[1, 5], x[2, 700] = torch.nan, torch.inf  # a number that is none spoils its own row alone
     spoiled = kernel.product(x, weight.sizes)
     assert spoiled[1:3].isnan().all() and torch.equal(spoiled[3:], found[3:]) and torch.equal(spoiled[0], found[0])

@@ -15,7 +15,7 @@ from core.models import cached_model
 from core.models.cached_model import PassMeter
 from core.ops import threads
 from core.ops.threads import LOOK_SECONDS, Threads, Used, used_now
-from tests.core.cuda_stubs import CUDA, pretended_gpu, without_cuda
+from tests.core.cuda_stubs import CUDA, pretended_gpu
 
 
 class Machine:
@@ -140,7 +140,6 @@ def test_a_speculation_that_did_not_pay_beside_others_is_tried_again_when_thread
 # -------------------- a device that computes later
 
 
-@without_cuda
 def test_a_device_that_lags_is_waited_for_only_by_whoever_asks() -> None:
     with pretended_gpu() as gpu:
         meter = PassMeter(CUDA)

@@ -1,9 +1,8 @@
-"""Plans and forecasts of many models on many machines, as figures: `python -m tests.core.planning.plans [--write]`.
+"""Plans and forecasts of many models on many machines, as figures.
 
-Prints what differs from `plans.json`, which `test_plan` holds the code to; `--write` writes it anew.
+`python -m tests.core.planning.plans` writes `plans.json` anew, which `test_plan` holds the code to.
 """
 
-import argparse
 import json
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -142,21 +141,6 @@ def few_cases() -> list[Case]:
     return [*found, Case("qwen3-8b", "card of 8", 32_768, bits=4, loads=True)]
 
 
-def main() -> None:
-    """Compare, or write."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--write", action="store_true")
-    args = parser.parse_args()
-    found = {case.name: figures(case) for case in few_cases()}
-    if args.write:
-        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(one)}" for name, one in found.items())
-        FILE.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-        return
-    kept = json.loads(FILE.read_text(encoding="utf-8"))
-    for name in kept.keys() | found.keys():
-        if kept.get(name) != json.loads(json.dumps(found.get(name))):
-            print(name, kept.get(name), found.get(name), sep="\n  ")
-
-
 if __name__ == "__main__":
-    main()
+    lines = ",\n".join(f"{json.dumps(case.name)}: {json.dumps(figures(case))}" for case in few_cases())
+    FILE.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
