@@ -20,7 +20,7 @@ from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, models_of
 from core.engine_builder import LoadedPair, PairFiles, planned_pair
 from core.engine_info import NEAR_TIE_GAP, Equality, engine_info, graphs_choice
-from core.errors import ContextTooSmall, NotEnoughMemory, let_go
+from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory, let_go
 from core.generation.decode_loop import LONGEST_ROUND, Answer, Question
 from core.generation.events import Event, LaneEvent, PrefillProgress
 from core.generation.levels import Levels, LoadedModels

@@ -4,6 +4,7 @@ import ast
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -127,6 +128,16 @@ def test_a_core_error_is_one_line_and_its_exit_code(run: Run, name: str, code: i
 def test_a_command_ends_as_it_should(run: Run, ask: str, status: int, told: str) -> None:
     done = run(*ASK, ask=ask, PYTHONIOENCODING="ascii")
     assert done.returncode == status and done.stderr.startswith(told) and bool(done.stderr) == bool(told)
+
+
+def test_a_full_disk_and_a_closed_input_are_no_traceback(run: Run, checkout: Path) -> None:
+    run(*ASK, ask="import sys; print(sys.stdin.read() + 'word'); return 0")
+    command = [sys.executable, str(checkout / "launch.py"), *ASK]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    done = subprocess.run(f"{shlex.join(command)} <&-", shell=True, capture_output=True, text=True)
+    assert done.stdout == "word\n" and not done.stderr
 
 
 def test_a_closed_pipe_is_quiet(run: Run, checkout: Path) -> None:

@@ -75,6 +75,31 @@ def test_a_budget_that_cannot_be_used_or_takes_memory_that_no_plan_takes_is_refu
                 answer(engine, PROMPT, budget=256 + 64)
 
 
+@pytest.mark.parametrize("times", [1, 9])
+def test_a_device_that_has_no_room_for_a_budget_moves_layers_away_or_keeps_the_one_it_had(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = tiny_engine(context=512)
+    before = answer(engine, PROMPT, tokens=8)
+    retrieval = engine._levels.retrieval
+    real, rows, calls = retrieval.allocate_buffers, retrieval._rows, list[int]()
+
+    def allocate() -> None:
+        calls.append(retrieval._rows)
+        if retrieval._rows > rows and len(calls) <= times:
+            raise torch.OutOfMemoryError("injected")
+        real()
+
+    monkeypatch.setattr(retrieval, "allocate_buffers", allocate)
+    if times == 1:
+        assert answer(engine, PROMPT, tokens=8, budget=320).token_ids == before.token_ids
+        assert engine.plan.resident_layers < engine.plan.num_layers
+    else:
+        with pytest.raises(NotEnoughMemory):
+            answer(engine, PROMPT, tokens=8, budget=320)
+    assert answer(engine, PROMPT, tokens=8).token_ids == before.token_ids
+
+
 def test_a_second_question_reads_no_book_token_again() -> None:
     engine, first, second = tiny_engine(), random_prompt(12, 1), random_prompt(15, 2)
     one = answer(engine, [*PROMPT, *first], tokens=20)
@@ -186,6 +211,8 @@ def test_a_text_longer_than_the_context_is_refused_before_anything_is_read() -> 
     with pytest.raises(ContextTooSmall) as error:
         answer(engine, random_prompt(600))
     assert error.value.needed == 600 + LONGEST_ROUND and error.value.capacity == 512
+    with pytest.raises(InvalidSetting, match="empty"):
+        answer(engine, [])
     assert engine.cached_prefix(random_prompt(100)) == 100, "what was there stays"
 
 

@@ -60,6 +60,7 @@ race f -q x --remote http://x | --remote
 doctor --context 5 ask | unrecognized arguments: ask. See
 --port 0 | from 1 to 65535
 --port 65536 | from 1 to 65535
+serve --queue -1 | use 0 or more
 --no-browsers | did you mean --no-browser? See
 bench --contexts 4096,, | not a list
 doctor --device tpu | invalid choice

@@ -133,7 +133,7 @@ def test_any_text_gives_chapters_that_follow_each_other(text: str, starts: list[
 
 def test_markdown_headings_of_both_kinds_and_nothing_in_code() -> None:
     text = (
-        "---\ntitle: A\n---\n# The Quay #\ntext\n```\n# no\n```\nThe Tide\n========\ntext\n"
+        "---\ntitle: A\n---\n# The Quay #\ntext\n````\n```\n# no\n```\n# no\n````\nThe Tide\n========\ntext\n"
         "- item\n---\n#no\n    # code\n### C#\n"
     )
     found = [(heading.level, heading.title, text[heading.char_start :][:5]) for heading in markdown_headings(text)]

@@ -27,6 +27,13 @@ def test_sections_become_one_text_in_reading_order(make_epub: MakeEpub) -> None:
     assert document.warnings == ()
 
 
+@pytest.mark.parametrize("kind", ["text/x-oeb1-document", "text/xml", "Application/XHTML+xml; charset=utf-8"])
+def test_sections_of_any_markup_are_read(make_epub: MakeEpub, kind: str) -> None:
+    opf = package(["s1.xhtml"]).replace("application/xhtml+xml", kind)
+    document = read_document(make_epub("<p>One.</p>", files={"OPS/b.opf": opf}))
+    assert document.text == "One." and document.warnings == ()
+
+
 @pytest.mark.parametrize(
     ("declared", "actual"),
     [

@@ -105,6 +105,7 @@ def test_control_characters_never_reach_the_text(tmp_path: Path) -> None:
     [
         ('---\nauthor: me\ntitle: "The Harbour"\n---\n# Chapter\n', "The Harbour"),
         ("Some words.\n\n# A Heading #\n\n# Another\n", "A Heading"),
+        ("The Tide\n===\n```\n# a comment\n```\n", "The Tide"),
         ("No heading.\n", "a"),
     ],
 )

@@ -45,8 +45,8 @@ PAGES = (
         (b"PK\x03\x04" + bytes(26) + b"notes.csv", "zip"),
         (b"PK\x05\x06" + bytes(18), "zip"),
         *((words, "text") for words in (
-            b"<FictionBooks>", b"rtf1 {\\rtf1", b"BM is a brand of cars.", b"MZ was the motorcycle he rode.",
-            b"<p>Not a page</p>", b"Rare")),
+            b"<FictionBooks>", b"rtf1 {\\rtf1", b"BM is a brand of cars.", b"MZ was the motorcycle he rode. " * 3,
+            b"<p>Not a page</p>", b"Rar!e", b"BZh is a name", b"GIF8 is none", b"A PDF begins with %PDF- and more.")),
         (OPEN_HEAD + b"spreadsheet", "an OpenDocument spreadsheet"),
         (OPEN_HEAD + b"presentation", "an OpenDocument presentation"),
         (OPEN_HEAD + b"graphics", "an OpenDocument drawing"),

@@ -11,7 +11,7 @@ from app.runtime.error_text import EngineFault
 from app.runtime.events import Changed, LoadFailed, Loading, Ready, Waiting
 from app.runtime.sessions import NoBook
 from app.runtime.worker import EngineWorker
-from core.config import GenerationConfig
+from core.config import MOST_WHOLE, GenerationConfig, seed_at
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion, UnknownModel
 from core.generation.events import PrefillProgress, RoundDone
 from tests.app.fakes import ANSWER, MACHINE, SECONDS, FakeEngine, Reader, in_thread, until, wait_for
@@ -36,6 +36,7 @@ def test_every_answer_is_drawn_with_a_seed_of_its_own(
     reader.opens(), reader.asks("One?"), reader.asks("Two?")
     list(reader.worker.regenerate(reader.session.id, ANSWER))
     assert [config.seed for config in reader.engine.configs] == [40, 41, 42]
+    assert [seed_at(MOST_WHOLE, number) for number in (0, 1)] == [MOST_WHOLE, -MOST_WHOLE]
 
 
 def test_a_second_page_waits_is_told_so_may_withdraw_and_gets_its_answer(reader: Reader) -> None:

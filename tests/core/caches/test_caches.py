@@ -49,8 +49,8 @@ def filled(num_tokens: int) -> tuple[FullCache, RetrievalCache]:
     return full, part
 
 
-def streaming() -> StreamingCache:
-    return StreamingCache(SHAPE, DraftConfig(num_sink=2, window=66), lambda keys, delta: keys.clone())
+def streaming(num_sink: int = 2) -> StreamingCache:
+    return StreamingCache(SHAPE, DraftConfig(num_sink=num_sink, window=num_sink + 64), lambda keys, delta: keys.clone())
 
 
 def held(cache: RetrievalCache | StreamingCache) -> Tensor:
@@ -234,6 +234,8 @@ def test_streaming_positions_are_slots_and_a_window_that_cannot_rewind_starts_ag
     cache.truncate(500)
     assert cache.length == 0 and cache.nbytes == 0
     assert [len(span) for span in cache.unseen_spans(500)] == [2, 48]
+    wide = streaming(num_sink=50)
+    assert wide.unseen_spans(30) == [range(30)], "fewer tokens than the sink holds"
 
 
 # -------------------- scores and choices

@@ -39,6 +39,8 @@ def nucleus_by_sorting(probs: torch.Tensor, top_p: float) -> torch.Tensor:
 def test_a_nucleus_is_that_of_a_whole_sort(spread: float, step: float) -> None:
     logits = spread * torch.randn(40, 500, generator=torch.Generator().manual_seed(4))
     logits = (logits / step).round() * step if step else logits
+    alone = to_probs(logits, SamplingParams(temperature=1, top_p=1e-50))
+    assert torch.equal(alone, torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).float())
     for top_p in (0.01, 0.5, 0.9, 0.999):
         found = to_probs(logits, SamplingParams(temperature=1, top_p=top_p))
         wanted = nucleus_by_sorting(torch.softmax(logits, -1), top_p)

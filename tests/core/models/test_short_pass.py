@@ -16,12 +16,13 @@ from core.caches.tokens import Context
 from core.config import DraftConfig, RetrievalConfig
 from core.errors import UnsupportedModel
 from core.models.cached_model import CachedModel
-from core.models.loader import LoadedModel
+from core.models.hf_attention import ATTENTION_NAME
+from core.models.loader import LoadedModel, dims_of
 from core.models.short_pass import short_pass_of
 from core.models.weights import prepared
 from core.ops.backend import Backend
 from core.ops.native import MOST_TOKENS
-from tests.core.models.tiny_families import tiny_family
+from tests.core.models.tiny_families import tiny_family, twin_models
 from tests.core.toys import CPU, VOCAB, loaded, random_prompt, tiny_config
 
 
@@ -38,6 +39,15 @@ def logits(model: LoadedModel, tokens: list[int], sizes: list[int]) -> Tensor:
         found.append(judge.feed(Context(tokens), range(at, at + size), size))
         at += size
     return torch.cat(found)
+
+
+def test_a_family_that_looks_at_its_embeddings_writes_what_transformers_writes(backend: Backend) -> None:
+    config, prompt = tiny_family("llama4_text"), random_prompt(30)
+    stock, ours = twin_models(config, ATTENTION_NAME)
+    model = prepared(ours, dims_of(config, "llama4_text", weight_bytes=1 << 20), torch.float32, CPU, backend)
+    with torch.no_grad():
+        wanted = stock(torch.tensor([prompt])).logits[0]
+    assert torch.allclose(logits(model, prompt, [30])[:, : wanted.shape[1]], wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])

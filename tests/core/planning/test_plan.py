@@ -283,6 +283,15 @@ def test_a_context_that_does_not_fit_is_refused_with_the_largest_that_does(
         planned(model, machine, context=largest + 64)
 
 
+def test_a_context_whose_blocks_fit_worse_than_a_longer_one_s_gets_the_longer_one() -> None:
+    machine = card(3.6, host_gib=2.9609)
+    with pytest.raises(NotEnoughMemory) as refused:
+        planned("qwen3-0.6b", machine, context=40_000)
+    largest = refused.value.largest_context or 0
+    for asked in range(largest - 600, largest, 40):
+        assert asked <= planned("qwen3-0.6b", machine, context=asked).context.value <= largest
+
+
 SMALLER, ONE = "Choose a smaller model, or close other programs that take memory.", "Leave out --gpus."
 WITH_4 = "With --bits 4 they would fit; answers are then exact for the quantised model."
 QWEN = "qwen2.5-7b-yarn"

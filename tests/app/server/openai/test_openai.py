@@ -196,6 +196,12 @@ def test_responses_say_what_chat_says(client: openai.OpenAI) -> None:
     with client.responses.stream(input=[message], **fields) as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
         assert "".join(deltas) == stream.get_final_response().output_text == whole.output_text
+    silent: Any = {"input": text, **fields, "extra_body": {"stop": [whole.output_text[:1]]}}
+    with client.responses.stream(**silent) as stream:
+        kinds = [event.type for event in stream]
+        (empty,) = stream.get_final_response().output
+    assert "response.output_item.done" in kinds and empty.content[0].text == ""  # type: ignore[union-attr]
+    assert client.responses.create(input=[empty.model_dump(), message], **fields).output_text, "it can be sent back"
     told = client.responses.create(input=text, instructions="Be brief.", **fields)
     assert told.output_text == text_of(ask(client, [{"role": "system", "content": "Be brief."}, *asked()]))
     cut = client.responses.create(input="Hello", **{**fields, "max_output_tokens": 2})

@@ -167,7 +167,8 @@ def test_fields_become_a_configuration() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"top_k": None}, {"top_k": -1}, {"seed": "seven"}, {"seed": "-1"}, {"seed": "9" * 5000}, {"seed": "²"},
+        {"top_k": None}, {"top_k": -1}, {"top_k": 1e30}, {"seed": "0" * 20 + "9" * 20},
+        {"seed": "seven"}, {"seed": "-1"}, {"seed": "9" * 5000}, {"seed": "²"},
         {"rounds": "fixed", "gamma1": 0}, {"gamma2": 900}, {"temperature": -1}, {"max_new_tokens": 0},
         {"temperature": float("nan")}, {"top_p": float("inf")},
     ],
