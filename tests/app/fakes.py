@@ -310,9 +310,9 @@ class FakeEngine:
                 elif not word:
                     reasons[lane] = "end_of_text"
                 else:
-                    guess, at = Origin("draft", "proposed"), len(words)
+                    number = len(words)
                     words.append(word)
-                    record = TokenRecord(token_of(word), word, guess, at // 4, 0.9, 0.8)
+                    record = TokenRecord(token_of(word), word, an_origin(number), number // 4, 0.9, 0.8)
                     yield LaneEvent(lane, RoundDone(text=word, tokens=(record,), stats=figures))
                     if len(words) == config.max_new_tokens:
                         reasons[lane] = "max_new_tokens"
@@ -338,6 +338,21 @@ class FakeEngine:
 def token_of(word: str) -> int:
     """An id that depends on the word."""
     return 1000 + sum(map(ord, word))
+
+
+def an_origin(number: int) -> Origin:
+    """Every kind of provenance in turn."""
+    kinds: tuple[Origin, ...] = (
+        Origin("draft", "proposed"),
+        Origin("draft", "proposed"),
+        Origin("retrieval", "corrected"),
+        Origin("retrieval", "bonus"),
+        Origin("draft", "proposed"),
+        Origin("full", "corrected"),
+        Origin("full", "bonus"),
+        Origin("full", "drawn"),
+    )
+    return kinds[number % len(kinds)]
 
 
 def lane_stats(num_tokens: int, method: str) -> DecodeStats:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.app.conftest import arguments as arguments
+from tests.app.conftest import begin_worker as begin_worker
 from tests.app.conftest import engine as engine
 from tests.app.conftest import serve as serve
 from tests.app.conftest import start_worker as start_worker

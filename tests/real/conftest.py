@@ -17,6 +17,7 @@ from core.models.hub.catalog import entries
 from core.models.hub.client import look_up
 from core.models.hub.download import download
 from tests.app.conftest import arguments as arguments
+from tests.app.conftest import begin_worker as begin_worker
 from tests.app.conftest import start_worker as start_worker
 
 SMALLEST = "smollm2-135m"
