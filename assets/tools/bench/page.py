@@ -32,7 +32,7 @@ from core.generation.events import Event, Finished, RoundDone
 from core.planning.hardware import Machine, this_machine
 
 MOST_WAIT_SECONDS = 900.0  # enough for a long book on a slow machine
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 LOOK_MILLISECONDS = 50
 SETTLE_MILLISECONDS = 700
