@@ -142,7 +142,7 @@ class ResponseShape(ChatShape):
 
     def __init__(self, model: str, *, include_usage: bool = False) -> None:
         super().__init__(model, include_usage=include_usage)
-        self._text, self._number, self._has_begun = "", 0, False
+        self._text, self._number = "", 0
 
     def whole(self, results: Sequence[Result]) -> Document:
         """See `ChatShape`."""
@@ -159,21 +159,21 @@ class ResponseShape(ChatShape):
     def part(self, index: int, text: str, thought: str = "", records: Records = None) -> Iterable[Document]:
         """See `ChatShape`; thoughts are not told."""
         if text:
+            if not self._text:
+                yield from self._begun()
             self._text += text
-            yield from self._begun()
             yield self._event("response.output_text.delta", **self._place, delta=text, logprobs=[])
 
     def _begun(self) -> Iterator[Document]:
-        """The message begins: once."""
-        if not self._has_begun:
-            self._has_begun = True
-            yield self._event("response.output_item.added", output_index=0, item=self._item("", "in_progress"))
-            yield self._event("response.content_part.added", **self._place, part=content(""))
+        """The message begins."""
+        yield self._event("response.output_item.added", output_index=0, item=self._item("", "in_progress"))
+        yield self._event("response.content_part.added", **self._place, part=content(""))
 
     def ended(self, index: int, result: Result) -> Iterable[Document]:
         """See `ChatShape`."""
         response, text = self.whole([result]), self._text
-        yield from self._begun()
+        if not text:
+            yield from self._begun()
         yield self._event("response.output_text.done", **self._place, text=text, logprobs=[])
         yield self._event("response.content_part.done", **self._place, part=content(text))
         yield self._event("response.output_item.done", output_index=0, item=self._item(text, response["status"]))
