@@ -217,7 +217,7 @@ class GenerationConfig:
     top_logprobs: int | None = None  # log-probabilities of each token and of so many others; None: of none
 
     def __post_init__(self) -> None:
-        _require(self.max_new_tokens >= 1, "At least one new token is needed.", "Use --max-new-tokens 1 or more.")
+        _require(self.max_new_tokens >= 1, "At least one new token is needed.", "Allow 1 or more.")
         _require(all(self.stop_strings), "A stop string is empty.", "Remove it.")
         _require(abs(self.seed) <= MOST_WHOLE, f"The seed {self.seed} is not usable.", "Use one of up to 18 digits.")
         _require(

@@ -224,8 +224,8 @@ class Conversations:
             what = plural(len(deletions), "deleted conversation is", "deleted conversations are")
             notices.append(f"{what} still on the disk ({deletions[-1]}). It is tried again every half minute.")
         if damaged := sum(summary is None for _, summary in self._seen.values()):
-            told = f"{plural(damaged, 'conversation')} on disk cannot be read, and stays there"
-            notices.append(f"{told}. Put a backup of {database.NAME} in its place to open it.")
+            told = f"{plural(damaged, 'conversation')} on disk cannot be read; nothing of it is deleted"
+            notices.append(f"{told}. Put a backup of {database.NAME} in its place.")
         return notices
 
 

@@ -11,6 +11,7 @@ from xml.parsers import expat
 
 from app.documents.archive import Archive, BadEntry, Refused
 from app.documents.charset import decode_markup
+from app.documents.metadata import MAX_AUTHORS, authors_in
 
 RELATION = "/relationships}id"
 DAMAGED = (BadEntry, expat.ExpatError, ValueError, LookupError)  # a part that is missing or malformed
@@ -48,6 +49,13 @@ def whole_text(element: ElementTree.Element) -> str:
 def texts_of(root: ElementTree.Element | None, tag: str) -> list[str]:
     """The texts of all elements of a kind that have one."""
     return [text for element in (() if root is None else root.iter(tag)) if (text := whole_text(element))]
+
+
+def stated(root: ElementTree.Element | None) -> tuple[str, list[str], str]:
+    """Title, authors and language that the properties of a file state, as Dublin Core names them."""
+    creators = texts_of(root, "initial-creator") or texts_of(root, "creator")  # OpenDocument's creator changed it last
+    title, language = (next(iter(texts_of(root, tag)), "") for tag in ("title", "language"))
+    return title, [name for names in creators for name in authors_in(names)][:MAX_AUTHORS], language
 
 
 def refuse_entities(*_: object) -> NoReturn:

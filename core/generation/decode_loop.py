@@ -114,7 +114,7 @@ class Answer:
             self._sampler = sampler_behind(rng, config.seed, len(written), speculative=bool(decoder.levels))
         if config.top_logprobs is not None:
             decoder.note_logits()
-        self._shown = [self._watcher.push(self._read(token)[1]) for token in written]
+        self._shown = [self._read(token)[1] for token in written]  # stop strings are sought in what is new
         self._round = self._num_thought = 0
         self.seconds = self._thought_seconds = 0.0  # of decoding this answer, without recording passes
         self._recording_seconds = 0.0

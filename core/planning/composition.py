@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from core.config import EngineConfig
 from core.decoding.registry import METHODS
-from core.errors import ContextTooSmall, CoreError, NotEnoughMemory
+from core.errors import ContextTooSmall, NotEnoughMemory
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
@@ -59,12 +59,14 @@ def compose(target: ModelSize, draft: ModelDims | None, config: EngineConfig, ma
     usual, grows = config.retrieval.budget, config.retrieval.grows
     try:
         plan = guessed(config)
-    except NotEnoughMemory:
-        with suppress(CoreError):
-            if grows:
-                why = f"there is no room for the usual {usual:,} tokens"
-                return replace(guessed(_budgeted(config, usual // 2)), why_budget=why)
-        raise
+    except NotEnoughMemory as error:
+        if not grows:
+            raise
+        try:
+            plan = guessed(_budgeted(config, usual // 2))
+        except NotEnoughMemory as less:
+            raise max(error, less, key=lambda one: one.largest_context or 0) from None
+        return replace(plan, why_budget=f"there is no room for the usual {usual:,} tokens")
     if grows:
         plan = _roomier(replace(plan, why_budget="as usual for the model"), plan_of)
     return _with_copy(plan, guessed) if config.self_draft_bits is None else plan

@@ -1,7 +1,6 @@
 """What fits of a plan, in words: its context and where layers lie, with reasons; and refusals, with what would help."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -125,7 +124,7 @@ def _no_room(plan: "Plan") -> NotEnoughMemory:
         hint = LEAVE_OUT
     elif plan.config.gpu_memory_gib is not None:
         hint = "Raise --gpu-memory, or choose a smaller model."
-    elif bits := _narrower(plan, lambda other: other.most_on_device >= STEP):
+    elif bits := _narrower(plan, STEP):
         hint = f"With --bits {bits} they would fit; answers are then exact for the quantised model."
     return NotEnoughMemory(
         f"The weights and what lies beside them need {needed} at {plan.bits.value} bits, {usable} can be used on "
@@ -147,7 +146,7 @@ def _too_long(plan: "Plan", context: int, most: int) -> NotEnoughMemory:
         needed, left = total(cache.host_rows(context, here)), plan.host_room
     needed, left = ranks * needed, ranks * max(0, left)
     digits = next((digits for digits in (1, 2) if f"{needed / GIB:.{digits}f}" != f"{left / GIB:.{digits}f}"), 3)
-    bits = _narrower(plan, lambda other: other.fit(context) is not None)
+    bits = _narrower(plan, context)
     instead = f", or --bits {bits}: answers are then exact for the quantised model" if bits else ""
     return NotEnoughMemory(
         f"The weights fit, a context of {context:,} tokens does not: {what} {needed / GIB:.{digits}f} GiB, "
@@ -157,9 +156,8 @@ def _too_long(plan: "Plan", context: int, most: int) -> NotEnoughMemory:
     )
 
 
-def _narrower(plan: "Plan", suits: "Callable[[Plan], bool]") -> int | None:
-    """The first width of quantised weights below the present one that suits; several GPUs share none."""
-    widths = (8, 4) if plan.ranks == 1 else ()
-    return next(
-        (bits for bits in widths if bits < plan.bits.value and suits(replace(plan, bits=Choice(bits, "")))), None
-    )
+def _narrower(plan: "Plan", context: int) -> int | None:
+    """The first width of quantised weights with which a context fits; none beside a 4-bit copy, or shared by GPUs."""
+    widths = (8, 4) if plan.ranks == 1 and plan.config.self_draft_bits != DRAFTING_BITS else ()
+    narrower = (replace(plan, bits=Choice(bits, "")) for bits in widths if bits < plan.bits.value)
+    return next((other.bits.value for other in narrower if other.fit(context) is not None), None)

@@ -238,13 +238,14 @@ def ending_of(
     """Where an answer must end, in tokens, and why; None if it goes on.
 
     Args:
-        prompt: tokens of the prompt; before: those of the answer that were there already.
+        prompt: tokens of the prompt; before: those of the answer that were there already, where no stop string counts.
     """
+    there = len(text.decode(list(tokens[:before])).rstrip("\ufffd"))  # without the part of a character
     for count in range(before + 1, len(tokens) + 1):
         if tokens[count - 1] in text.eos_ids:
             return count, "end_of_text"
         shown = text.decode(list(tokens[:count]))
-        if any(stop in shown for stop in config.stop_strings):
+        if any(stop in shown[there:] for stop in config.stop_strings):
             return count, "stop_string"
         if count - before == config.max_new_tokens:
             return count, "max_new_tokens"
@@ -253,7 +254,8 @@ def ending_of(
     return None
 
 
-def shown_text(text: ChatText, tokens: Sequence[int], stop_strings: Sequence[str]) -> str:
-    """An answer as it is shown: without the end-of-text token, up to the first stop string."""
+def shown_text(text: ChatText, tokens: Sequence[int], stop_strings: Sequence[str] = (), before: int = 0) -> str:
+    """An answer as it is shown: without the end-of-text token, up to the first stop string behind `before` tokens."""
     whole = text.decode(list(tokens[:-1] if tokens and tokens[-1] in text.eos_ids else tokens))
-    return whole[: min((at for stop in stop_strings if (at := whole.find(stop)) >= 0), default=None)]
+    there = len(text.decode(list(tokens[:before])).rstrip("\ufffd"))
+    return whole[: min((at for stop in stop_strings if (at := whole.find(stop, there)) >= 0), default=None)]

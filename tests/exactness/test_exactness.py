@@ -92,6 +92,7 @@ def test_what_breaks_is_told_with_its_case_and_the_suite_goes_on(monkeypatch: py
         (0, [1, 2, 5, 6, 7], 500, (4, "max_new_tokens")),
         (3, [1, 2, 5, 6, 7], 500, None),
         (0, [3, 4, 9], 500, (2, "stop_string")),
+        (1, [3, 4, 5], 500, None),
         (0, [3, 9, 4], 500, (2, "end_of_text")),
         (0, [1, 2, 5], 10 + 2 + 63, (2, "context_full")),
     ],
@@ -99,7 +100,8 @@ def test_what_breaks_is_told_with_its_case_and_the_suite_goes_on(monkeypatch: py
 def test_an_answer_ends_where_its_settings_say(before: int, tokens: list[int], context: int, due: object) -> None:
     text, settings = Letters(frozenset({9})), GenerationConfig(max_new_tokens=4, stop_strings=("DE",))
     assert ending_of(text, 10, before, tokens, settings, context) == due
-    assert shown_text(text, [1, 2, 3, 4], ("DE",)) == "BC" and shown_text(text, [1, 9], ()) == "B"
+    assert shown_text(text, [1, 2, 3, 4], ("DE",)) == "BC" and shown_text(text, [1, 9]) == "B"
+    assert shown_text(text, [3, 4, 1, 3, 4], ("DE",), 2) == "DEB"
 
 
 def test_where_rounding_decides_what_is_kept_a_token_is_left_out() -> None:

@@ -15,7 +15,7 @@ from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused
 from app.documents.elements import Reader
 from app.documents.messages import Message
 from app.documents.numbering import Numbering, number_or, read_numbering, value
-from app.documents.strict_xml import DAMAGED, optional, related, texts_of
+from app.documents.strict_xml import DAMAGED, optional, related, stated
 
 SIGNS = {"noBreakHyphen": "-", "ptab": "    ", "tab": "    "}
 HEADING_LEVELS = range(9)  # outline level 9 is running text
@@ -49,10 +49,8 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     )
     body.read(archive.read(main))
     read_notes(archive, parts, body)
-    properties = optional(archive, package.get("core-properties"))
-    body.title = next(iter(texts_of(properties, "title")), body.title)
-    body.authors = [name for names in texts_of(properties, "creator") for name in names.split(";")]
-    body.language = next(iter(texts_of(properties, "language")), "")
+    title, body.authors, body.language = stated(optional(archive, package.get("core-properties")))
+    body.title = title or body.title
     body.damaged |= len(body.notes) < len(body.calls)
     yield from body.messages()
 

@@ -12,9 +12,9 @@ from xml.etree.ElementTree import Element
 from app.documents.archive import Archive, BadEntry, Refused
 from app.documents.charset import decode_markup
 from app.documents.messages import MAX_ENTRIES, MAX_ENTRY, Message, Opened, OutlineEntry, PageRead, page_read
-from app.documents.metadata import MAX_AUTHORS, cover_url
+from app.documents.metadata import cover_url
 from app.documents.parsers.html import read_markup
-from app.documents.strict_xml import DAMAGED, parse_xml, texts_of, whole_text
+from app.documents.strict_xml import DAMAGED, parse_xml, stated, whole_text
 
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 MAX_SECTIONS = 10_000
@@ -47,13 +47,14 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     sections = reading_order(archive, folder, root)
     if any(section.name in encrypted for section in sections):
         raise Refused("protected")
+    title, authors, language = stated(root)
     yield Opened(
         kind="opened",
-        title=next(iter(texts_of(root, "title")), ""),
+        title=title,
         labels=[str(number) for number in range(1, len(sections) + 1)],
         outline=read_contents(archive, contents_names(archive, folder, root), sections),
-        authors=texts_of(root, "creator")[:MAX_AUTHORS],
-        language=next(iter(texts_of(root, "language")), ""),
+        authors=authors,
+        language=language,
         cover=read_cover(archive, folder, root),
     )
     for section in sections:

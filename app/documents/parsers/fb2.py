@@ -22,7 +22,7 @@ def read(stream: BinaryIO) -> Iterator[Message]:
 
 
 class Book(Reader):
-    """The text of a book, its title with its author, and the notes that it calls."""
+    """The text of a book, its title, its authors, and the notes that it calls."""
 
     roots = frozenset(["FictionBook"])
     left_out = frozenset(
@@ -51,9 +51,10 @@ class Book(Reader):
 
     def on_title_info(self, element: Element) -> None:
         """What the file says of the book."""
-        names = [name.text or "" for author in element.iterfind("author") for name in author if name.tag in NAMES]
-        title = element.findtext("book-title") or ""
-        self.title = ": ".join(part for words in (" ".join(names), title) if (part := " ".join(words.split())))
+        self.title = " ".join((element.findtext("book-title") or "").split())
+        self.language = element.findtext("lang") or ""
+        authors = [[name.text or "" for name in author if name.tag in NAMES] for author in element.iterfind("author")]
+        self.authors = [" ".join(names) for names in authors]
         self.children(element)
 
     def on_body(self, element: Element) -> None:

@@ -12,7 +12,7 @@ from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused
 from app.documents.elements import Reader
 from app.documents.messages import Message
 from app.documents.numbering import MAX_LEVELS, Level, Numbering, number_or
-from app.documents.strict_xml import optional, texts_of
+from app.documents.strict_xml import optional, stated
 
 FORMS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman", "": "none"}
 BULLETS = frozenset(["list-level-style-bullet", "list-level-style-image"])
@@ -35,7 +35,8 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     styles.add(optional(archive, STYLES))  # only numbers and titles need them
     body = Body(styles)
     body.read(archive.read(CONTENT))
-    body.title = next(iter(texts_of(optional(archive, META), "title")), body.title)
+    title, body.authors, body.language = stated(optional(archive, META))
+    body.title = title or body.title
     yield from body.messages()
 
 

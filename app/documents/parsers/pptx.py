@@ -9,7 +9,7 @@ from app.documents.elements import Reader
 from app.documents.lines import Lines
 from app.documents.messages import Message, Opened, PageRead, page_read
 from app.documents.numbering import BULLET, MAX_LEVELS, Level, Numbering, number_or
-from app.documents.strict_xml import DAMAGED, optional, related, relations, texts_of
+from app.documents.strict_xml import DAMAGED, optional, related, relations, stated
 
 TITLES = frozenset(["title", "ctrTitle"])
 LISTS = frozenset(["body", "obj", "", "subTitle"])  # placeholders whose paragraphs are items, unless they say otherwise
@@ -29,9 +29,9 @@ def read(stream: BinaryIO) -> Iterator[Message]:
         raise Refused("no container")
     names = slide_names(archive, main, root)
     first = number_or(root.get("firstSlideNum"), 1)
-    properties = optional(archive, package.get("core-properties"))
+    title, authors, language = stated(optional(archive, package.get("core-properties")))
     labels = [str(number) for number in range(first, first + len(names))]
-    yield Opened(kind="opened", title=next(iter(texts_of(properties, "title")), ""), labels=labels, outline=[])
+    yield Opened(kind="opened", title=title, labels=labels, outline=[], authors=authors, language=language)
     for name in names:
         yield read_slide(archive, name)
 

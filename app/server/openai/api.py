@@ -30,7 +30,7 @@ from app.server.openai.errors import RequestError
 from app.server.openai.request import Body, ChatBody, ResponseBody, TextBody, parse, parse_json, quoted
 from app.server.openai.request_log import Metrics, RequestLog
 from app.server.openai.shapes import DONE, ChatShape, Document, ResponseShape, Result, TextShape, event, remark
-from app.server.openai.turns import MOST_WAITING, Turns, ended_early
+from app.server.openai.turns import MOST_WAITING, Turns, check_known, ended_early
 from app.server.request_guard import Hosts, RequestGuard
 from core.config import seed_at
 from core.decoding.registry import methods_for
@@ -115,9 +115,10 @@ class Api:
 
         def work(engine: "TextEngine", _cancel: threading.Event) -> Iterator[Pause]:
             ids.extend(engine.text.encode(asked.prompt) if isinstance(asked.prompt, str) else asked.prompt)
+            check_known(engine, ids)
             yield Pause()
 
-        async with aclosing(self._turns.turn(work)) as events:
+        async with aclosing(self._turns.turn(work, asked.field)) as events:
             async for _ in events:
                 pass
         if not ids:
@@ -154,7 +155,7 @@ class Api:
                     case Changed():
                         waited = now
                     case PrefillProgress() if not reading:
-                        reading, documents = True, (shape.first(),)
+                        reading, documents = True, (shape.first(asked.n),)
                     case PrefillProgress() if not results:
                         told_at = time.monotonic()
                         yield remark(f"read {one.done_tokens} of {one.total_tokens} tokens")

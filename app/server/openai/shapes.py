@@ -46,9 +46,10 @@ class ChatShape:
         choices = [self._whole(index, result) for index, result in enumerate(results)]
         return self._document(self.KIND, choices, usage=usage(results), triforce=ours(results[0]))
 
-    def first(self) -> Document:
+    def first(self, num_answers: int) -> Document:
         """The first event of a stream."""
-        return self._document(self.STREAM, [self._choice(0, {"role": "assistant", "content": ""})])
+        begun = {"role": "assistant", "content": ""}
+        return self._document(self.STREAM, [self._choice(index, begun) for index in range(num_answers)])
 
     def part(self, index: int, text: str, thought: str = "", records: Records = None) -> Iterable[Document]:
         """The events for what a round adds to a numbered answer."""
@@ -152,7 +153,7 @@ class ResponseShape(ChatShape):
         }
         return {**self._response(results[0].finished), "usage": counts, "triforce": ours(results[0])}
 
-    def first(self) -> Document:
+    def first(self, num_answers: int) -> Document:
         """See `ChatShape`."""
         return self._event("response.created", response=self._response(None))
 

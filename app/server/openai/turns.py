@@ -22,7 +22,7 @@ from app.server.openai.request import Body, TextBody
 from core.config import seed_at
 from core.engine_api import local
 from core.errors import CoreError, InvalidSetting
-from core.generation.events import Event, Finished, PrefillProgress, RoundDone
+from core.generation.events import Event, Finished, PrefillProgress
 
 if TYPE_CHECKING:
     from core.engine_api import TextEngine
@@ -73,29 +73,20 @@ class Turns:
 
     def _work(self, request: Body, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         """The answer, on the engine's thread; what is kept of its prompt need not be read."""
-        from core.generation.text import StopWatcher  # already imported with the engine
-
         yield Changed()
         text, books, prompts = local(engine).text, self._worker.saved_books, self._prompts
         prompt = prompts.of(request, text, wish_of(request, engine.info.thinking, self._thinking))
-        if isinstance(request, TextBody) and not engine.knows(prompt.ids):
-            raise InvalidSetting("prompt holds a token that the model does not have.", hint="Send the text instead.")
-        end = prompt.boundary
-        before = text.decode(prompt.written)  # the client has it; rounds bring what could begin a stop string again
-        held = again = len(before) - len(StopWatcher(request.config.stop_strings).push(before))
+        if isinstance(request, TextBody):
+            check_known(engine, prompt.ids)
+        end, before = prompt.boundary, text.decode(prompt.written)
         yield from books.fetch(self._session, [*prompt.ids, *prompt.written], engine, cancel)
         for event in answers(engine, prompt, request, cancel):
             match event:
                 case PrefillProgress() if end:
                     if event.kept_tokens == end > event.reused_tokens:  # its longest text was just read
                         books.was_read(self._session, prompt.ids[:end], engine, SENT, event.elapsed_seconds)
-                case RoundDone():
-                    if again:
-                        fresh = replace(event, text=event.text[again:])
-                        event, again = fresh, max(0, again - len(event.text))
                 case Finished():
-                    again = held
-                    if before:
+                    if before:  # the client has it
                         event = replace(event, text=event.text[len(before) :])
                     elif not isinstance(request, TextBody):
                         prompts.wrote(event, text)
@@ -138,6 +129,12 @@ def answers(engine: "TextEngine", prompt: Prompt, request: Body, cancel: threadi
         yield from engine.generate(prompt.ids, config, cancel, written=prompt.written, boundary=prompt.boundary)
         if cancel.is_set():
             return
+
+
+def check_known(engine: "TextEngine", ids: Sequence[int]) -> None:
+    """Raise InvalidSetting for a token that the model does not have."""
+    if not engine.knows(ids):
+        raise InvalidSetting("prompt holds a token that the model does not have.", hint="Send the text instead.")
 
 
 def wish_of(request: Body, offered: Sequence[str], usual: str | None) -> str | None:

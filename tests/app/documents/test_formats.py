@@ -298,25 +298,41 @@ def test_slides_of_images_and_damaged_ones_are_named(tmp_path: Path) -> None:
     )
 
 
-CORE = '<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title> My\nTitle </dc:title></c>'
+SAID = "<dc:creator>Ann Reed; Bo Lee</dc:creator><dc:language>de</dc:language>"
+CORE = f'<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title> My\nTitle </dc:title>{SAID}</c>'
+META = CORE.replace("<dc:creator>", "<dc:creator>Who edited it</dc:creator><initial-creator>").replace(
+    "Lee</dc:creator>", "Lee</initial-creator>"
+)
 PACKAGE_LINKS = (
     '<Relationships><Relationship Type="x/officeDocument" Target="/word/main.xml"/>'
     '<Relationship Type="x/core-properties" Target="core.xml"/></Relationships>'
+)
+SLIDE_LINKS = PACKAGE_LINKS.replace("/word/main.xml", "ppt/presentation.xml")
+WRITERS = "".join(
+    f"<author><first-name>{first}</first-name>\n<last-name>{last}</last-name></author>"
+    for first, last in (("Ann", "Reed"), ("Bo", "Lee"))
 )
 MAIN = part("document", word("", WORDS))
 
 
 @pytest.mark.parametrize(
-    ("kind", "content", "title"),
+    ("kind", "content"),
     [
-        ("docx", docx("", {"_rels/.rels": PACKAGE_LINKS, "core.xml": CORE, "word/main.xml": MAIN}), "My Title"),
-        ("docx", docx(word("T", "Harbour") + word("", WORDS), WORD_PARTS), "Harbour"),
-        ("odt", odt(f"<text:p>{WORDS}</text:p>", {"meta.xml": "<m><title>Log</title></m>"}), "Log"),
+        ("docx", docx("", {"_rels/.rels": PACKAGE_LINKS, "core.xml": CORE, "word/main.xml": MAIN})),
+        ("odt", odt(f"<text:p>{WORDS}</text:p>", {"meta.xml": META})),
+        ("pptx", pptx([slide("T", WORDS)], {"_rels/.rels": SLIDE_LINKS, "core.xml": CORE})),
+        ("fb2", fb2(f"<p>{WORDS}</p>", "My\nTitle</book-title><lang>de</lang>" + WRITERS + "<book-title>")),
     ],
-    ids=["properties", "style", "odt"],
+    ids=["docx", "odt", "pptx", "fb2"],
 )
-def test_titles_are_those_of_the_file(kind: str, content: bytes, title: str, tmp_path: Path) -> None:
-    assert opened(tmp_path, kind, content).title == title
+def test_a_file_states_its_title_authors_and_language(kind: str, content: bytes, tmp_path: Path) -> None:
+    document = opened(tmp_path, kind, content)
+    assert (document.title, document.authors, document.language) == ("My Title", ("Ann Reed", "Bo Lee"), "de")
+
+
+def test_a_title_may_be_a_paragraph_of_that_style(tmp_path: Path) -> None:
+    content = docx(word("T", "Harbour") + word("", WORDS), WORD_PARTS)
+    assert opened(tmp_path, "docx", content).title == "Harbour"
 
 
 def test_a_web_page_states_its_title_author_and_language(tmp_path: Path) -> None:

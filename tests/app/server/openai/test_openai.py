@@ -140,8 +140,18 @@ def test_an_answer_ends_at_its_limits_and_can_be_continued(client: openai.OpenAI
     messages = [*asked(), {"role": "assistant", "content": text_of(short)}]
     extra = {"continue_final_message": True, "add_generation_prompt": False}
     for stream in (False, True):
-        rest = text_of(ask(client, messages, extra_body=extra, stream=stream, stop=["no such words"]))
+        stop = ["no such words", word]  # the beginning holds it, which was no reason to stop
+        rest = text_of(ask(client, messages, extra_body=extra, stream=stream, stop=stop))
         assert text_of(short) + rest == whole
+
+
+def test_each_of_several_answers_is_streamed_with_its_role(client: openai.OpenAI) -> None:
+    fields: Any = {"n": 2, "temperature": 1.2, "seed": 3, **PLAIN}
+    whole, parts = ask(client, **fields), list(ask(client, stream=True, **fields))
+    for index in range(2):
+        told = [choice.delta for part in parts for choice in part.choices if choice.index == index]
+        assert [one.role for one in told] == ["assistant"] + [None] * (len(told) - 1)
+        assert "".join(one.content or "" for one in told) == whole.choices[index].message.content
 
 
 def test_log_probabilities_are_told_for_every_token(client: openai.OpenAI) -> None:
@@ -182,8 +192,9 @@ def test_a_text_goes_on_without_a_chat_template_and_is_counted(
     address = {"url": f"{client.base_url}".replace("/v1/", "/tokenize"), "headers": {"Authorization": "Bearer a key"}}
     told = httpx2.post(**address, json={"prompt": BOOK}, trust_env=False).json()
     assert told == {"count": len(ids), "max_model_len": 2048, "tokens": ids}
-    refused = httpx2.post(**address, json={"prompt": 5}, trust_env=False)
-    assert refused.status_code == 400 and refused.json()["error"]["param"] == "prompt"
+    for wrong in (5, [1, 1_000_000]):
+        refused = httpx2.post(**address, json={"prompt": wrong}, trust_env=False)
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "prompt"
 
 
 def test_responses_say_what_chat_says(client: openai.OpenAI) -> None:
