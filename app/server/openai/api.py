@@ -118,7 +118,7 @@ class Api:
             check_known(engine, ids)
             yield Pause()
 
-        async with aclosing(self._turns.turn(work, asked.field)) as events:
+        async with aclosing(self._turns.turn(work)) as events:
             async for _ in events:
                 pass
         if not ids:
