@@ -42,10 +42,10 @@ class RefusedEntry(Refused):
 
 
 class BadEntry(RefusedEntry):
-    """One file in the archive is missing or damaged."""
+    """One file in the archive is missing, damaged, or packed in a way that is not read."""
 
-    def __init__(self) -> None:
-        super().__init__("damaged")
+    def __init__(self, reason: Reason = "damaged") -> None:
+        super().__init__(reason)
 
 
 def read_most(stream: BinaryIO, num_bytes: int) -> bytes:
@@ -104,15 +104,17 @@ class Archive:
         """Read one whole file.
 
         Raises:
-            BadEntry: it is missing or damaged.
+            BadEntry: it is missing, damaged, or packed in a way that is not read.
             RefusedEntry: it is encrypted, or it unpacks to more than it should.
             Refused: all that was read is more than it should be.
         """
         entry = self._entries.get(name)
-        if entry is None or entry.compress_type not in METHODS:
+        if entry is None:
             raise BadEntry
         if entry.flag_bits & 1:
             raise RefusedEntry("password")
+        if entry.compress_type not in METHODS:
+            raise BadEntry("packed")
         inflated = entry.file_size > max(RATIO_FROM_BYTES, MAX_RATIO * entry.compress_size)
         if inflated or entry.file_size > self._max_entry_bytes:
             raise RefusedEntry("oversized")

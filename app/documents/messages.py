@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 Reason = Literal[
     "cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "binary", "entities",
-    "no engine", "broken engine", "no text",
+    "no engine", "broken engine", "no text", "packed",
 ]  # fmt: skip
 
 MAX_ENTRIES, MAX_ENTRY = 5_000, 300  # of a list of contents; characters of one

@@ -257,6 +257,7 @@ FAILURES: Mapping[Reason, tuple[type[DocumentError], str]] = {
     "entities": (UnsupportedFormat, "{what} that declares XML entities of its own"),
     "binary": (UnsupportedFormat, "binary data and not text"),
     "no text": (UnsupportedFormat, "a picture, a sound or a font"),
+    "packed": (UnsupportedFormat, "packed in another way than by deflate"),
     "memory": (ParsingLimitReached, "{memory:.1f} GB of memory"),
     "no engine": (OcrMissing, ""),
     "broken engine": (OcrBroken, ""),

@@ -89,16 +89,23 @@ def test_what_cannot_be_opened_is_refused(tmp_path: Path, what: str, error: type
 
 
 @pytest.mark.parametrize(
-    ("bad", "problem"), [("packed", "b.csv is too large"), ("encrypted", "b.csv is protected by a password")]
+    ("rows", "flags", "method", "problem"),
+    [
+        (400_000, 0, 8, "b.csv is too large"),
+        (4, 1, 8, "b.csv is protected by a password"),
+        (4, 1, 99, "b.csv is protected by a password"),  # by AES
+        (4, 0, 14, "b.csv is packed in another way"),
+    ],
 )
-def test_one_bad_file_of_a_zip_is_left_out_and_named(tmp_path: Path, bad: str, problem: str) -> None:
-    content = "0,0,0\n" * (400_000 if bad == "packed" else 4)
-    path = make_zip(tmp_path, {"a.txt": WORDS, "b.csv": content, "c.txt": WORDS})
-    if bad == "encrypted":
-        data = bytearray(path.read_bytes())
-        for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-            data[data.find(mark, data.find(mark) + 1) + flags] |= 1
-        path.write_bytes(data)
+def test_one_bad_file_of_a_zip_is_left_out_and_named(
+    tmp_path: Path, rows: int, flags: int, method: int, problem: str
+) -> None:
+    path = make_zip(tmp_path, {"a.txt": WORDS, "b.csv": "0,0,0\n" * rows, "c.txt": WORDS})
+    data = bytearray(path.read_bytes())
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        second = data.find(mark, data.find(mark) + 1) + place
+        data[second], data[second + 2] = data[second] | flags, method
+    path.write_bytes(data)
     documents = read_documents(path)
     assert [document.name for document in documents] == ["a.txt", "c.txt"]
     assert documents[0].warnings[0].startswith(f"Not all of books.zip was opened. {problem}")
