@@ -19,7 +19,7 @@ from core.decoding.registry import FASTEST
 from core.engine import Engine
 from core.generation.session import Conversation
 from tests.app.fakes import free_port, wait_for
-from tests.app.server.openai.servers import ServedEngine, served
+from tests.app.server.openai.servers import served
 from tests.core.toys import tiny_engine, with_words
 
 ROOT = Path(__file__).parents[4]
@@ -340,41 +340,3 @@ def test_a_text_goes_to_disk_and_the_next_server_opens_it(
         with served(begun(saved)) as url, client_of(url) as client:
             again = ask(client, asked("Who?", night), max_tokens=8)
             assert text_of(again) == text_of(reply) and read_of(again) < most
-
-
-# -------------------- clients that nobody here wrote, each as its own documentation shows it
-
-
-WORDS = "It is the keeper."
-
-
-@pytest.fixture
-def url(start_worker: Callable[..., EngineWorker], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no list of prices from the network
-    engine = ServedEngine()
-    for _ in range(4):
-        engine.enqueue(WORDS)
-    with served(start_worker(engine), key="a key") as address:
-        yield f"{address}/v1"
-
-
-@pytest.mark.filterwarnings("ignore")  # its own
-def test_litellm(url: str) -> None:
-    litellm: Any = pytest.importorskip("litellm")
-    said = {"messages": [{"role": "user", "content": "Who?"}], "api_base": url, "api_key": "a key"}
-    reply = litellm.completion(model="openai/fake", **said)
-    assert reply.choices[0].message.content.strip() == WORDS
-    parts = litellm.completion(model="openai/fake", stream=True, **said)
-    assert "".join(part.choices[0].delta.content or "" for part in parts).strip() == WORDS
-    with pytest.raises(litellm.exceptions.BadRequestError, match="presence_penalty"):
-        litellm.completion(model="openai/fake", presence_penalty=1, **said)
-
-
-@pytest.mark.filterwarnings("ignore")  # its own
-def test_langchain(url: str) -> None:
-    langchain_openai: Any = pytest.importorskip("langchain_openai")
-    model = langchain_openai.ChatOpenAI(model="fake", base_url=url, api_key="a key")
-    reply = model.invoke("Who?")
-    assert reply.content.strip() == WORDS and reply.usage_metadata["input_tokens"] > 0
-    assert "".join(part.content for part in model.stream("Who?")).strip() == WORDS
