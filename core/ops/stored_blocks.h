@@ -12,10 +12,11 @@ namespace stored {
 
 constexpr int NUMBERS = 32;  // of a block
 constexpr int TILE = 8;      // rows that share the levels of a block
-// Bytes between what is computed with and what is asked for, by two rows or more: four rows of 8,960 x 1,536 in Q4_K take
-// 0.82 of the time without it, eight 0.8; one row 1.2 (two cores of an AMD EPYC, 2026-11-26).
-constexpr int AHEAD = 4096;
 constexpr int LANES = WIDE;
+// Bytes between what is computed with and what is asked for. Of 8,960 x 1,536 in Q4_K four rows take 0.82 of the time
+// without it and one row 1.2 (AMD EPYC with AVX-512, 2026-11-26); one row 0.78, in Q6_K 0.55 (with AVX2, 2026-11-28).
+constexpr int AHEAD = 4096;
+template <int R> constexpr bool ASKS = R > 1 || LANES < 16;
 typedef uint8_t Bytes __attribute__((vector_size(sizeof(Wide))));
 typedef Ints<Wide> Words;
 
@@ -131,8 +132,17 @@ template <class Call> INLINE auto with_format(int64_t kind, const Call& call) {
   }
 }
 
+INLINE int32_t four_at(const int8_t* values, int group) {
+  int32_t four;
+  std::memcpy(&four, values + 4 * group, 4);
+  return four;
+}
+
+// `block_sum`: a block's levels less OFFSET times numbers of a row, for vectors FIRST to LAST; sum: of those numbers.
+#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__)) || !defined(__AVX2__)
+
 // sums[lane] += w[4 lane + i] * four[i]; numbers of w up to 127, or 255 where WHOLE.
-#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 constexpr bool WHOLE = true;
 INLINE Words dot(Words sums, Bytes w, int32_t four) {
 #ifdef __AVX512VNNI__
@@ -144,13 +154,7 @@ INLINE Words dot(Words sums, Bytes w, int32_t four) {
 #else
 constexpr bool WHOLE = false;
 INLINE Words dot(Words sums, Bytes w, int32_t four) {
-#if defined(__AVX512BW__)
-  const __m512i pairs = _mm512_maddubs_epi16((__m512i)w, _mm512_set1_epi32(four));
-  return sums + (Words)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-  const __m256i pairs = _mm256_maddubs_epi16((__m256i)w, _mm256_set1_epi32(four));
-  return sums + (Words)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-#elif defined(__ARM_FEATURE_DOTPROD)
+#ifdef __ARM_FEATURE_DOTPROD
   return (Words)vdotq_s32((int32x4_t)sums, (int8x16_t)w, vreinterpretq_s8_s32(vdupq_n_s32(four)));
 #else
   const Words words = (Words)w;
@@ -166,20 +170,63 @@ template <int BITS> INLINE Words dot_of(Words sums, Bytes w, int32_t four) {
   return dot(dot(dot(sums, half, four), half, four), w & 1, four);
 }
 
-// A block's sum of levels less OFFSET, times numbers of a row, for vectors FIRST to LAST; starts: OFFSET times the sum of those numbers.
 template <class F, int FIRST, int LAST> INLINE Words block_sum(const Bytes (&w)[8], const int8_t* values, int32_t sum) {
   Words some = Words{} - F::OFFSET * sum, others = {};
 UNROLL(8)
   for (int g = FIRST; g < LAST; ++g) {
-    int32_t four;
-    std::memcpy(&four, values + 4 * g, 4);
     if (g % 2)
-      others = dot_of<F::BITS>(others, w[g], four);
+      others = dot_of<F::BITS>(others, w[g], four_at(values, g));
     else
-      some = dot_of<F::BITS>(some, w[g], four);
+      some = dot_of<F::BITS>(some, w[g], four_at(values, g));
   }
   return some + others;
 }
+
+#else  // two products and their sum are one instruction, and as many of these sums as fit are added in 16 bits
+
+typedef int16_t Pairs __attribute__((vector_size(sizeof(Bytes))));
+
+INLINE Pairs pairs_of(Bytes w, int32_t four) {  // numbers of w up to 127
+#ifdef __AVX512BW__
+  return (Pairs)_mm512_maddubs_epi16((__m512i)w, _mm512_set1_epi32(four));
+#else
+  return (Pairs)_mm256_maddubs_epi16((__m256i)w, _mm256_set1_epi32(four));
+#endif
+}
+
+INLINE Words joined(Pairs pairs, int16_t by) {  // sums of two, times a number
+#ifdef __AVX512BW__
+  return (Words)_mm512_madd_epi16((__m512i)pairs, _mm512_set1_epi16(by));
+#else
+  return (Words)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(by));
+#endif
+}
+
+template <class F, int FIRST, int LAST> INLINE Words block_sum(const Bytes (&w)[8], const int8_t* values, int32_t sum) {
+  Words sums = Words{} - F::OFFSET * sum;
+  if constexpr (F::BITS == 8) {
+    Pairs lowest = {};  // of the lowest bits; twice the upper ones fill 16 bits
+UNROLL(8)
+    for (int g = FIRST; g < LAST; ++g) {
+      sums += joined(pairs_of(w[g] >> 1, four_at(values, g)), 2);
+      lowest += pairs_of(w[g] & 1, four_at(values, g));
+    }
+    return sums + joined(lowest, 1);
+  } else {
+    constexpr int MOST = std::min(LAST - FIRST, 32767 / (2 * 127 * ((1 << F::BITS) - 1)));  // vectors
+    static_assert((LAST - FIRST) % MOST == 0);
+UNROLL(8)
+    for (int g = FIRST; g < LAST; g += MOST) {
+      Pairs pairs = pairs_of(w[g], four_at(values, g));
+UNROLL(8)
+      for (int i = g + 1; i < g + MOST; ++i) pairs += pairs_of(w[i], four_at(values, i));
+      sums += joined(pairs, 1);
+    }
+    return sums;
+  }
+}
+
+#endif
 
 // out[r][lane] = bias + <x_r, weights of a lane> for R rows of `blocks` pieces; the first `valid` lanes.
 template <class F, int R>
@@ -189,7 +236,7 @@ void add_cells(const char* cells, int64_t blocks, const Piece* x, float* out, in
   for (int64_t at = 0; at < blocks; cells += F::BYTES) {
 NOT_UNROLLED
     for (int b = 0; b < F::BLOCKS; ++b, ++at) {
-      if constexpr (R > 1)
+      if constexpr (ASKS<R>)
 UNROLL(16)
         for (int line = 0; line < (F::BYTES / F::BLOCKS + 63) / 64; ++line)
           __builtin_prefetch(cells + AHEAD + F::BYTES / F::BLOCKS * b + 64 * line);

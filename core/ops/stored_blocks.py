@@ -120,9 +120,10 @@ def without_rounding(kernel: SmallRows | None) -> Iterator[None]:
 
 
 def random_blocks(kind: str, outs: int, inputs: int, generator: torch.Generator) -> StoredBlocks:
-    """A weight of random levels, with scales and minima of 0 to 1."""
+    """A weight of random levels, the first output's the largest ones, with scales and minima of 0 to 1."""
     numbers, num_bytes, halves, _ = LAYOUTS[kind]
     blocks = torch.randint(0, 256, (outs, inputs // numbers, num_bytes), generator=generator).to(torch.uint8)
+    blocks[0] = 127 if kind == "Q8_0" else 255
     for at in halves:
         blocks[..., at : at + 2] = torch.rand(*blocks.shape[:2], 1, generator=generator).half().view(torch.uint8)
     return StoredBlocks(kind, blocks.flatten(1))
@@ -134,6 +135,7 @@ def agrees(kernel: SmallRows) -> bool:
     generator = torch.Generator().manual_seed(0)
     x, bias = torch.randn(rows, inputs, generator=generator), torch.randn(outs, generator=generator)
     x[:, 7] *= 50
+    x[0] = 1.0  # the largest sums
     pieces = x.double().view(rows, -1, 32)
     steps = pieces.abs().amax(-1, keepdim=True) / 127
     for kind in LAYOUTS:

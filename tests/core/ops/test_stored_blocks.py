@@ -33,14 +33,14 @@ def test_weights_are_what_gguf_unpacks_and_rows_do_not_depend_on_each_other(
     assert weight.cells.nbytes <= cell_bytes(kind, OUTS, INPUTS)
     x, bias = torch.randn(ROWS, INPUTS, generator=torch.Generator().manual_seed(1)), torch.randn(OUTS)
     x[:, 40] *= 100
-    x[3, 64:96] = 0
+    x[3, 64:96], x[4], x[5] = 0, 1, -1  # nothing, and the largest sums
     weight.sizes.bias = bias.data_ptr()
     found = kernel.product(x, weight.sizes)
     with without_rounding(kernel):
         slow = kernel.product(x, weight.sizes)
     for ours, rows in ((found, in_8_bits(x)), (slow, x.double())):
         wanted = rows @ exact.double().T + bias
-        assert torch.allclose(ours.double(), wanted, rtol=0, atol=2e-6 * float(wanted.abs().max()))
+        assert torch.allclose(ours.double(), wanted, rtol=0, atol=5e-6 * float(wanted.abs().max()))
     for number in (1, 2, 3):
         threads(number)
         assert all(torch.equal(kernel.product(x[-n:], weight.sizes), found[-n:]) for n in (*range(1, 10), 17))
