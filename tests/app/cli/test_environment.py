@@ -58,6 +58,13 @@ def test_the_lock_files_hold_one_version_by_hash_of_everything_that_is_required(
             "ERROR: No matching distribution found for torch==2.13.0\n",
             "The package index cannot be reached",
         ),
+        (
+            "WARNING: Retrying (Retry(total=0)) after connection broken by 'SSLError(SSLCertVerificationError(1, "
+            "'[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed')': /simple/torch/\n",
+            "global.cert",
+        ),
+        ("ERROR: Exception:\nTraceback (most recent call last):\nReadTimeoutError: Read timed out.\n", "Connect to"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.\n", "Start again"),
         ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n", "disk is full"),
         ("ERROR: No matching distribution found for torch==2.13.0\n", "Try another Python"),
         ("Segmentation fault\n", "pip could not install the requirements: Segmentation fault."),
