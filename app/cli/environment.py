@@ -181,14 +181,14 @@ def make_venv() -> None:
     """Make `.venv`, replacing what is left of an earlier one."""
     command: list[str | Path] = [sys.executable, "-m", "venv", "--clear", VENV]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    if "ensurepip" in done.stdout:
+    if done.returncode and importlib.util.find_spec("ensurepip") is None:
         raise NotPossibleHere(
             "This Python comes without ensurepip and cannot fill a new environment.",
             hint="Install it (Debian and Ubuntu: apt install python3-venv) and start again.",
         )
     if done.returncode:
         problem = f"The environment in {VENV} cannot be made: {last_line(done.stdout)}"
-        raise NotPossibleHere(problem, hint="Remove .venv and start again.")
+        raise NotPossibleHere(problem, hint="Remove .venv, see that there is room, and start again.")
 
 
 def pip_install(python: Path, *what: "str | Path") -> None:
