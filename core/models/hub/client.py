@@ -26,7 +26,7 @@ from core.models.hub.store import INDEXES, commit_of
 PLAIN_NAME = re.compile(r"\w[\w.-]*")  # top-level files only: no folder, nothing hidden
 HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 ALWAYS = re.compile(r".*\.(json|jinja)|tokenizer\.model|merges\.txt|vocab\.txt")
-SAFETENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+SAFETENSORS = re.compile(r"model(\.safetensors)?(-\d+-of-\d+)?\.safetensors")
 PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")  # read without running code (weights only)
 NEVER = re.compile(r"consolidated.*|adapter_.*|.*\.safetensors\.index\.fp\d+\.json|params\.json")
 SECONDS_TO_ANSWER = 20.0

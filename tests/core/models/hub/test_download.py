@@ -287,6 +287,12 @@ def test_two_downloads_at_once_fetch_every_file_once(hub: ToyHub) -> None:
     assert len(hub.asked) == len({name for name, *_ in hub.asked})
 
 
+@pytest.mark.parametrize("name", ["model-00001-of-00001.safetensors", "model.safetensors-00001-of-00001.safetensors"])
+def test_a_shard_is_fetched_by_either_kind_of_name(hub: ToyHub, name: str) -> None:
+    hub.files[name] = hub.files.pop(WEIGHTS)
+    assert [file.name for file in look_up(REPO).files if file.size_bytes == SIZE] == [name]
+
+
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "socks://127.0.0.1:9"])
 def test_a_proxy_that_cannot_be_used_is_told(hub: ToyHub, proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", proxy)
