@@ -149,7 +149,7 @@ def test_model_and_context_are_the_server_s_or_asked_for(server: FakeServer) -> 
     with pytest.raises(ContextTooSmall):
         connect(server, context=5000)
     server.tells("/v1/models", json_reply({"data": [{"id": "big"}]}))
-    with pytest.raises(InvalidSetting, match="--context"):
+    with pytest.raises(InvalidSetting, match=r"--context.*OLLAMA_CONTEXT_LENGTH"):
         connect(server)
     server.tells("/v1/models", json_reply({"data": [CARD, {**CARD, "id": "small"}]}))
     for model, problem in ((None, "big, small"), ("other", "no model 'other'")):
