@@ -7,6 +7,7 @@ of requirements.txt. Imports what needs the standard library alone: nothing else
 import argparse
 import contextlib
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -49,7 +50,9 @@ def prepare_environment(argv: Sequence[str], *, use_venv: bool, device: str = "a
     """
     inside = VENV.exists() and VENV.samefile(sys.prefix)
     if inside and venv_ready():
-        return
+        if importlib.util.find_spec("pip"):
+            return
+        put_stamp(INSTALLING)  # an upgrade of the system has put another Python in the place of its own
     if inside and stamp() == INSTALLING:
         raise NotPossibleHere("This .venv is half installed.", hint="Deactivate it and start again: that repairs it.")
     missing = unmet_requirement(REQUIREMENTS)
@@ -178,20 +181,20 @@ def make_venv() -> None:
     """Make `.venv`, replacing what is left of an earlier one."""
     command: list[str | Path] = [sys.executable, "-m", "venv", "--clear", VENV]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    if "ensurepip" in done.stdout:
+    if done.returncode and importlib.util.find_spec("ensurepip") is None:
         raise NotPossibleHere(
             "This Python comes without ensurepip and cannot fill a new environment.",
             hint="Install it (Debian and Ubuntu: apt install python3-venv) and start again.",
         )
     if done.returncode:
         problem = f"The environment in {VENV} cannot be made: {last_line(done.stdout)}"
-        raise NotPossibleHere(problem, hint="Remove .venv and start again.")
+        raise NotPossibleHere(problem, hint="Remove .venv, see that there is room, and start again.")
 
 
 def pip_install(python: Path, *what: "str | Path") -> None:
     """Install packages or files; pip's progress goes to stderr, its errors become one sentence."""
-    options = ["--no-input", "--disable-pip-version-check", *map(str, what)]
-    command = [str(python), "-m", "pip", "install", *options]
+    options = ["--no-input", "--disable-pip-version-check", *(["--no-user"] if python == VENV_PYTHON else [])]
+    command = [str(python), "-m", "pip", "install", *options, *map(str, what)]
     done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, errors="replace")
     if done.returncode:
         raise explain_pip(done.stderr)
@@ -199,7 +202,13 @@ def pip_install(python: Path, *what: "str | Path") -> None:
 
 def explain_pip(complaints: str) -> NotPossibleHere:
     """The NotPossibleHere for the errors that pip printed on stderr."""
-    if any(sign in complaints for sign in ("connection broken", "Network is unreachable", "ProxyError")):
+    if "CERTIFICATE_VERIFY_FAILED" in complaints:
+        return NotPossibleHere(
+            "The package index cannot be reached: its certificate is not trusted here.",
+            hint="Give pip that of your network (pip config set global.cert FILE) and start again.",
+        )
+    signs = ("connection broken", "read timed out", "network is unreachable", "proxyerror")
+    if any(sign in complaints.lower() for sign in signs):
         return NotPossibleHere(
             "The package index cannot be reached, and what is missing comes from there.",
             hint="Connect to the network and start again.",
@@ -207,7 +216,7 @@ def explain_pip(complaints: str) -> NotPossibleHere:
     if "DO NOT MATCH THE HASHES" in complaints:
         return NotPossibleHere(
             "A package is not the one that the lock files name by its hash.",
-            hint="See which index pip uses (pip config list): it, or something on the way, changes packages.",
+            hint="Start again; if it happens again, the index that pip uses (pip config list) has changed packages.",
         )
     if "No space left on device" in complaints:
         return NotPossibleHere("The disk is full.", hint="Free 3 GB (10 GB for a GPU) and start again.")

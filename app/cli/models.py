@@ -13,7 +13,7 @@ from app.formats import disk_size, loading, plural
 from app.runtime.data_folder import data_place
 from app.runtime.model_folders import NAME, ModelFolders
 from app.ui.models.rows import counted
-from core.errors import CoreError, InvalidSetting, UnknownModel
+from core.errors import CoreError, InvalidSetting, NotPossibleHere, UnknownModel
 from core.models.hub import store
 from core.models.hub.catalog import HUB_ID, Known, entries, get_command, known_row, repositories
 from core.models.hub.client import look_up
@@ -188,7 +188,12 @@ def remove_model(name: str, *, as_json: bool) -> None:
     repo = repository_of(name)
     if not store.repository_folder(repo).is_dir():
         raise UnknownModel(f"The model {name} is not on this machine.", hint="See: python launch.py models list")
-    freed = store.remove(repo)
+    try:
+        freed = store.remove(repo)
+    except OSError as error:
+        raise NotPossibleHere(
+            f"{repo} cannot be removed ({error.strerror}).", hint="Check who may write there."
+        ) from error
     if as_json:
         print_json({"model": name, "repository": repo, "freed_bytes": freed})
     else:

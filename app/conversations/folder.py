@@ -79,6 +79,7 @@ class ConversationFolder:
             with self._lock:
                 yield self._memory
             return
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(FileExistsError):  # opening one that exists would end the locks that other threads hold on it
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         self._path.chmod(0o600)  # its log and index get the same mode

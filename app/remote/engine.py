@@ -97,7 +97,8 @@ class RemoteEngine:
             raise ContextBeyondModel(context, most)
         if not (context := context or most):
             raise InvalidSetting(
-                "The server does not say how many tokens its model reads.", hint="Add --context with that number."
+                "The server does not say how many tokens its model reads.",
+                hint="Add --context with that number; of Ollama its OLLAMA_CONTEXT_LENGTH, where it cuts silently.",
             )
         self._server, self._model, self.context = server, name, context
         self._sent: Sequence[int] = ()  # the newest prompt, which the server has in its prefix cache

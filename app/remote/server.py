@@ -31,10 +31,12 @@ POLL_SECONDS = 0.01  # between two looks whether something came or the answer wa
 MOST_REASON = 200  # characters of a server's own words
 ADDRESS_HINT = "See that it runs and that --remote has its address, usually ending in /v1."
 KEY_HINT = f"Give its key with --remote-key or {KEY_VARIABLE}."
+PROXY_HINT = "See to HTTPS_PROXY, ALL_PROXY and NO_PROXY: a proxy's address begins with http://."
 LATER_HINT = "Wait until it has less to do, then try again."
 # Options of models of this machine.
 LOCAL = ("method", "bits", "kv_bits", "prefill_bits", "self_draft_bits", "gpus", "gpu_memory", "token_ids", "saved")
 HINTS = {400: "Choose fewer pages, or change what the server names.", 404: ADDRESS_HINT}
+HINTS |= dict.fromkeys((301, 302, 307, 308), ADDRESS_HINT)
 HINTS |= {401: KEY_HINT, 403: KEY_HINT, 429: LATER_HINT, 503: LATER_HINT}
 
 
@@ -88,7 +90,7 @@ class Server:
     """One server. `base` ends in /v1; only this object holds the key."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        """Raises InvalidSetting: not an address, or not a key."""
+        """Raises InvalidSetting: not an address, or not a key. RemoteError: no proxy that can be used."""
         if key and not (key.isascii() and key.isprintable()):
             raise InvalidSetting("The server's key cannot be sent in a header.", hint=f"Check {KEY_VARIABLE}.")
         self.base = base_of(url)
@@ -99,6 +101,10 @@ class Server:
             "trust_env": not here,  # no proxy to this machine
             "verify": self.base.startswith("https:"),  # certificates are only loaded for TLS
         }
+        try:
+            httpx.Client(verify=False, trust_env=not here).close()
+        except (ImportError, ValueError, httpx.InvalidURL) as error:  # SOCKS needs another package
+            raise RemoteError("The proxy that is set here cannot be used.", hint=PROXY_HINT) from error
 
     def models(self) -> dict[str, int | None]:
         """Its models, and the tokens each reads; None: it does not say. Raises RemoteError."""

@@ -5,7 +5,8 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,20 @@ def load(config: EngineConfig) -> "tuple[TextEngine, Machine]":
     return engine.load(config), this_machine()
 
 
+@contextmanager
+def without_socks() -> Iterator[None]:
+    """Leave out proxies that are SOCKS: without another package Gradio cannot make clients, and it asks only itself."""
+    proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    socks = [name for name, value in proxies.items() if value.startswith("socks")]
+    for name in socks:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update({name: proxies[name] for name in socks})
+
+
+@without_socks()
 def serve(
     args: argparse.Namespace,
     worker: EngineWorker,
@@ -306,6 +321,6 @@ def prepare_process(folder: Path) -> None:
     """Set the variables Gradio reads at import: no analytics, uploads in our folder, no proxy for its own address."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(folder / upload_files.FOLDER)
+    known = [host for host in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",") if host]
     for name in ("NO_PROXY", "no_proxy"):  # Gradio requests its own address to see whether it is up
-        known = [host for host in os.environ.get(name, "").split(",") if host]
         os.environ[name] = ",".join(dict.fromkeys([*known, "127.0.0.1", "localhost", "::1"]))

@@ -221,6 +221,7 @@ class BookFolder:
         cap = self.settings.cap_bytes
         if size_bytes > cap:
             raise BookFolderFull(f"The book would take {amount(size_bytes)}, all may take {amount(cap)}.", cap=True)
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)  # somebody may have removed it
         self.sweep()
         freed = max(0, sum(book.size_bytes for book in self.books()) - (cap - size_bytes))
         lacking = size_bytes + SPARE_BYTES - shutil.disk_usage(self.path).free - freed

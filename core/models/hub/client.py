@@ -17,6 +17,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError:
     RepositoryNotFoundError,
 )
 from huggingface_hub.hf_api import RepoSibling
+from huggingface_hub.utils import get_session  # type: ignore[attr-defined]  # public, but its types do not export it
 
 from core.errors import CoreError, HubRefused, HubUnreachable, NotPossibleHere, UnsupportedModel
 from core.models.hub.catalog import KnownFile, row_of
@@ -25,10 +26,11 @@ from core.models.hub.store import INDEXES, commit_of
 PLAIN_NAME = re.compile(r"\w[\w.-]*")  # top-level files only: no folder, nothing hidden
 HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 ALWAYS = re.compile(r".*\.(json|jinja)|tokenizer\.model|merges\.txt|vocab\.txt")
-SAFETENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+SAFETENSORS = re.compile(r"model(\.safetensors)?(-\d+-of-\d+)?\.safetensors")
 PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")  # read without running code (weights only)
 NEVER = re.compile(r"consolidated.*|adapter_.*|.*\.safetensors\.index\.fp\d+\.json|params\.json")
 SECONDS_TO_ANSWER = 20.0
+PROXY_HINT = "Let HTTPS_PROXY and ALL_PROXY begin with http://, or unset them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,12 @@ def look_up(repo: str) -> Repository:
     The commit is the catalogue's, else the one that was downloaded before, else the newest.
 
     Raises:
-        HubRefused: unknown, gated or private. HubUnreachable: no answer, or offline.
+        HubRefused: unknown, gated or private. HubUnreachable: no answer, offline, or no proxy that can be used.
         UnsupportedModel: no files that this engine could load. NotPossibleHere: this Python has no pip.
     """
     row = row_of(repo)
+    if row is None or row.needs_hub:
+        check_proxy()
     if row is not None and row.gguf is not None:
         return _one_file(repo, row.gguf)
     try:
@@ -86,6 +90,14 @@ def look_up(repo: str) -> Repository:
             hint="Choose the original model, not a conversion to another program's format.",
         )
     return Repository(repo, told.sha, files)
+
+
+def check_proxy() -> None:
+    """Raises HubUnreachable: the environment names a proxy that the hub's library cannot use."""
+    try:
+        get_session()
+    except (ImportError, ValueError) as error:  # SOCKS, for which it needs another package
+        raise HubUnreachable("The proxy that is set here cannot be used.", hint=PROXY_HINT) from error
 
 
 def _one_file(repo: str, known: KnownFile) -> Repository:

@@ -68,7 +68,7 @@ def missing_files(folder: Path) -> list[str]:
         if index is None:
             missing.append(SINGLE_WEIGHTS[0])
         else:
-            missing += [name for name in _shards(index) if not (folder / name).is_file()]
+            missing += [name for name in _shards(index) if name == index.name or not (folder / name).is_file()]
     if not any((folder / name).is_file() for name in TOKENIZERS):
         missing.append(TOKENIZERS[0])
     return missing
@@ -101,9 +101,9 @@ def has_parts(repo: str) -> bool:
 
 
 def remove(repo: str) -> int:
-    """Delete a hub model from the cache, including parts; returns the bytes freed."""
+    """Delete a hub model from the cache, including parts; returns the bytes freed. Raises OSError."""
     freed = size_on_disk(repo)
-    shutil.rmtree(repository_folder(repo), ignore_errors=True)
+    shutil.rmtree(repository_folder(repo))
     shutil.rmtree(cache_folder() / ".locks" / repository_folder(repo).name, ignore_errors=True)
     return freed
 

@@ -1,7 +1,10 @@
 """`doctor`: this machine, and machines that are only described. `models` on a hub of this machine."""
 
+import errno
 import json
+import os
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,13 +98,20 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_model_is_fetched_shown_and_removed(run: Run) -> None:
+def test_a_model_is_fetched_shown_and_removed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
     (row,) = run("models", "get", "mistral-nemo", "--json").json["repositories"]
     assert row["repository"] == REPO and row["fetched_bytes"] == row["size_bytes"] == (3 << 20) + 4
     shown = run("models", "show", "mistral-nemo", "--json").json
     assert shown["state"] == "here" and shown["path"] == row["path"] and shown["kv_bytes_per_token"] == 160 << 10
     assert shown["kv_bytes"]["131072"] == shown["kv_bytes_per_token"] * 131072
     assert run("models", "get", "mistral-nemo", "--json").json["repositories"][0]["fetched_bytes"] == 0
+    with monkeypatch.context() as closed:
+        closed.setattr(shutil, "rmtree", refuse)
+        assert "cannot be removed (Permission denied)" in run("models", "remove", "mistral-nemo", code=1).error
     assert run("models", "remove", "mistral-nemo", "--json").json["freed_bytes"] >= 3 << 20
     assert run("models", "show", REPO, "--json").json["state"] == "none"
     assert "not on this machine" in run("models", "remove", "mistral-nemo", code=2).error

@@ -1,5 +1,6 @@
 """The environment of launch.py: what is missing, what pip says, which torch a GPU and its driver get."""
 
+import importlib.util
 import re
 import sys
 import tempfile
@@ -58,6 +59,13 @@ def test_the_lock_files_hold_one_version_by_hash_of_everything_that_is_required(
             "ERROR: No matching distribution found for torch==2.13.0\n",
             "The package index cannot be reached",
         ),
+        (
+            "WARNING: Retrying (Retry(total=0)) after connection broken by 'SSLError(SSLCertVerificationError(1, "
+            "'[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed')': /simple/torch/\n",
+            "global.cert",
+        ),
+        ("ERROR: Exception:\nTraceback (most recent call last):\nReadTimeoutError: Read timed out.\n", "Connect to"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.\n", "Start again"),
         ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n", "disk is full"),
         ("ERROR: No matching distribution found for torch==2.13.0\n", "Try another Python"),
         ("Segmentation fault\n", "pip could not install the requirements: Segmentation fault."),
@@ -66,6 +74,18 @@ def test_the_lock_files_hold_one_version_by_hash_of_everything_that_is_required(
 )
 def test_what_pip_complains_about_becomes_a_sentence(complaints: str, sentence: str) -> None:
     assert sentence in str(environment.explain_pip(complaints))
+
+
+@pytest.mark.parametrize(("found", "told"), [(None, "apt install python3-venv"), (object(), "see that there is room")])
+def test_an_environment_that_cannot_be_made_is_told_with_what_it_lacks(
+    found: object, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venv = tmp_path / "-m ensurepip"
+    venv.touch()  # no folder can be made here
+    monkeypatch.setattr(environment, "VENV", venv)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: found)
+    with pytest.raises(NotPossibleHere, match=told):
+        environment.make_venv()
 
 
 # -------------------- torch for this machine's GPU

@@ -122,8 +122,7 @@ def test_a_database_of_a_newer_version_is_left_alone_and_told(folder: Path, stor
 
 def test_a_database_that_is_gone_is_made_anew(store: Conversations, folder: Path) -> None:
     base = saved(store, a_dialogue("One?"))
-    for file in folder.iterdir():
-        file.unlink()
+    shutil.rmtree(folder)
     saved(store, said(base, "Two?")[0])
     assert len(Conversations(folder).open(base.id).nodes) == 2
 

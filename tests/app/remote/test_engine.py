@@ -149,7 +149,7 @@ def test_model_and_context_are_the_server_s_or_asked_for(server: FakeServer) -> 
     with pytest.raises(ContextTooSmall):
         connect(server, context=5000)
     server.tells("/v1/models", json_reply({"data": [{"id": "big"}]}))
-    with pytest.raises(InvalidSetting, match="--context"):
+    with pytest.raises(InvalidSetting, match=r"--context.*OLLAMA_CONTEXT_LENGTH"):
         connect(server)
     server.tells("/v1/models", json_reply({"data": [CARD, {**CARD, "id": "small"}]}))
     for model, problem in ((None, "big, small"), ("other", "no model 'other'")):
@@ -187,7 +187,7 @@ BAD: dict[str, tuple[Reply, str]] = {
     "is 500": (json_reply({"error": {"message": "out\nof\x1b[31m memory"}}, 500), "500"),
     "is 400 without words": (raw(b"\xff\xfe", 400), "fewer pages"),
     "is 401": (json_reply({"detail": "no key"}, 401), "--remote-key"),
-    "leads elsewhere": (raw(b"", 307, Location="http://127.0.0.1:9/"), "307"),
+    "leads elsewhere": (raw(b"", 307, Location="http://127.0.0.1:9/"), "307.*has its address"),
 }
 
 
@@ -254,3 +254,15 @@ def test_an_address_is_made_complete_or_refused() -> None:
         assert ":p@" not in str(caught.value)
     with pytest.raises(InvalidSetting):
         Server("http://x/v1", "ä\n")
+
+
+@pytest.mark.parametrize(
+    "name, value", [("ALL_PROXY", "socks5://127.0.0.1:9"), ("ALL_PROXY", "socks://x:9"), ("NO_PROXY", "::1/128")]
+)
+def test_a_proxy_that_cannot_be_used_is_told(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for other in ("ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(RemoteError, match=name):
+        Server("http://gpu.example/v1")
+    assert Server("http://127.0.0.1:8000").name == "127.0.0.1:8000", "this machine needs none"

@@ -7,12 +7,13 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from core.errors import InvalidSetting, NotPossibleHere, UnknownModel
 from tests.app.fakes import SECONDS
@@ -83,7 +84,15 @@ def test_uploads_lie_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.Monk
     serve_page.prepare_process(serve_page.data_dir(tmp_path / "data"))
     assert Path(os.environ["GRADIO_TEMP_DIR"]).is_relative_to(tmp_path)
     assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
-    assert os.environ["NO_PROXY"].split(",")[:2] == ["intranet", "127.0.0.1"]
+    for name in ("NO_PROXY", "no_proxy"):
+        assert os.environ[name].split(",")[:2] == ["intranet", "127.0.0.1"]
+
+
+def test_a_page_that_asks_only_itself_starts_where_a_proxy_cannot_be_used(
+    serve: Callable[[EngineWorker], str], worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    assert serve(worker) and os.environ["ALL_PROXY"], "downloads still see it"
 
 
 # -------------------- the end, each in a process of its own

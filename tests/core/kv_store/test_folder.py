@@ -156,6 +156,12 @@ def test_a_disk_that_fills_up_while_saving_leaves_nothing_and_says_so(
     assert [file.name for file in shelf.path.iterdir()] == [path.name] and path.read_bytes() == before
 
 
+def test_a_folder_that_somebody_has_removed_is_made_again(shelf: BookFolder) -> None:
+    shelf.path.rmdir()
+    shelf.room_for(1)
+    assert is_whole(shelf, write(shelf))
+
+
 def test_a_book_is_named_by_its_id_or_its_document(shelf: BookFolder) -> None:
     first = write(shelf, 0, "a.txt")
     for seed in (1, 2):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import constants, scan_cache_dir, try_to_load_from_cache
+from huggingface_hub import close_session, constants, scan_cache_dir, try_to_load_from_cache
 
 from core.errors import CoreError, DamagedDownload, HubRefused, HubUnreachable, NotEnoughDisk, UnsupportedModel
 from core.models.hub import download as downloading
@@ -285,3 +285,17 @@ def test_two_downloads_at_once_fetch_every_file_once(hub: ToyHub) -> None:
         list(both.map(lambda _: fetch(), range(2)))
     check_arrived(hub)
     assert len(hub.asked) == len({name for name, *_ in hub.asked})
+
+
+@pytest.mark.parametrize("name", ["model-00001-of-00001.safetensors", "model.safetensors-00001-of-00001.safetensors"])
+def test_a_shard_is_fetched_by_either_kind_of_name(hub: ToyHub, name: str) -> None:
+    hub.files[name] = hub.files.pop(WEIGHTS)
+    assert [file.name for file in look_up(REPO).files if file.size_bytes == SIZE] == [name]
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "socks://127.0.0.1:9"])
+def test_a_proxy_that_cannot_be_used_is_told(hub: ToyHub, proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    close_session()
+    with pytest.raises(HubUnreachable, match="begin with http://"):
+        look_up(REPO)
