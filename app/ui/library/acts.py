@@ -88,7 +88,8 @@ def undo(site: Site, session: Session, _detail: str, _values: Values) -> None:
         return
     with session.lock:
         if session.dialogue is None:
-            session.dialogue, session.carried = removed.dialogue, removed.carried
+            session.dialogue = site.conversing.as_left(session, removed.dialogue)
+            session.carried = removed.carried
     before = removed.library
 
     def back(now: Library) -> Library:
