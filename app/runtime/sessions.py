@@ -125,7 +125,7 @@ class Session:
     baseline_budget: int = 0  # the budget they were measured with
     version: int = 0  # of what its page shows
     problem: CoreError | None = None  # why the last act was refused
-    draft: tuple[int, str] = (0, "")  # a text for the question box, and its number: each is put there once
+    draft: tuple[str, str] = ("", "")  # a text for the question box, and its id: each is put there once
     writing: Writing | None = None  # the answer that waits or is written
     racing: Racing | None = None  # a race that waits, runs or failed
     leaves: dict[Side, str] = field(default_factory=dict)  # an opened page of a document, as HTML
@@ -149,7 +149,7 @@ class Session:
 
     def put(self, text: str) -> None:
         """Put a text into the question box, once."""
-        self.draft = (self.draft[0] + 1, text)
+        self.draft = (secrets.token_hex(8), text)
 
     def close(self, side: Side) -> None:
         """Close an opened page; one that is still being drawn is not shown."""
