@@ -192,7 +192,8 @@ def found(words: Words, books: tuple[Book, ...], results: tuple[InBook, ...]) ->
     more = ""
     if shown < total:
         said += f", the first {shown:,} below"
-        more = render.link("Show more", also=f'data-find-more="{shown + STEP}"')
+        options = ",".join(name for name in ("exact", "whole") if getattr(words, name))
+        more = render.link("Show more", f"find:{shown + STEP}:{options}:{words.text}")
         more = more if shown < MOST_HITS else '<p class="quiet">More words narrow the search down.</p>'
     groups = "".join(_group(one, named=len(books) > 1) for one in results)
     return f'<section class="card found" aria-label="Hits">{render.status(said)}{groups}{more}</section>'

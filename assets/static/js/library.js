@@ -16,14 +16,13 @@ on("submit", "[data-choose]", (form) => {
 const field = () => find("#find input[type=search]");
 const hits = () => all("#found .hit");
 
-function search(form, number = form.dataset.find) {
+function search(form) {
   const options = all(":checked", form).map((box) => box.name).join(",");
-  act(`find:${number}:${options}:${field().value}`);
+  act(`find:${form.dataset.find}:${options}:${field().value}`);
 }
 
 on("change", "form.find [type=checkbox]", (box) => field().value.trim() && search(box.form));
 on("input", "#find input[type=search]", () => field().value || search(field().form));
-on("click", "[data-find-more]", (more) => search(field().form, more.dataset.findMore));
 on("click", "[data-find-open]", () => open());
 on("click", "#found .hit", (hit) => hits().forEach((other) => other.toggleAttribute("aria-current", other === hit)));
 
