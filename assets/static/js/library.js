@@ -83,7 +83,7 @@ const above = (path) => path.slice(0, path.lastIndexOf(".") + 1); // "2." of "2.
 function partOf(book) {
   const [chapters, pages] = [boxes(book), all("[type=number]", book).map((field) => field.value)];
   if (!chapters.length) return !find("[name=book]", book).checked ? "" : pages.length ? `#${pages[0]}-#${pages[1]}` : "all";
-  if (chapters.every((box) => box.checked)) return "all";
+  if ("whole" in book.dataset && chapters.every((box) => box.checked)) return "all";
   const runs = []; // of neighbours below one chapter
   chapters.forEach((box, at) => {
     const before = chapters[at - 1];

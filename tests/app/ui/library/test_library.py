@@ -130,6 +130,9 @@ def test_the_checklist_numbers_chapters_only_where_the_book_does_not(
     session = worker.sessions.enter("")
     list(worker.open_books(session.id, [write_book(tmp_path, text, "book.md")]))
     assert re.findall(r'<span dir="auto">([^<]*)</span>', checklist(session)) == shown
+    assert "data-whole" not in checklist(session), "all ticks are not all of it: that never fits"
+    list(worker.open_books(session.id, [write_book(tmp_path)]))
+    assert checklist(session).count("data-whole") == 1
 
 
 def test_tokens_of_a_book_stay_what_they_are_when_another_follows() -> None:
