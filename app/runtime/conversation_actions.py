@@ -108,7 +108,7 @@ class Conversing:
         self._show(session, restored)
 
     def as_left(self, session: Session, dialogue: Dialogue | None) -> Dialogue | None:
-        """A conversation that the page showed before, with what was written since; None: it was deleted, or left for good."""
+        """A conversation that the page showed, with what was written since; None: it was deleted, or left for good."""
         if dialogue is None:
             return None
         try:
