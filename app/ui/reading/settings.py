@@ -134,7 +134,7 @@ def fields() -> str:
     budgets = [("as planned", str(AS_PLANNED)), *((f"{tokens:,}", str(tokens)) for tokens in BUDGETS)]
     gammas = "".join(_number(f"gamma{n}", f"gamma{n}", f"Guesses a round at level {n}.") for n in (1, 2))
     advanced = (
-        _number("temperature", "Temperature", "0 to 2; 0 is exact.", step=0.1)
+        _number("temperature", "Temperature", "0 to 2; 0 always takes the likeliest token.", step=0.1)
         + _number("top_p", "top-p", "Keep the likeliest tokens up to this mass; 1 keeps all.", step=0.05)
         + _number("top_k", "top-k", "Keep so many; 0 keeps all.")
         + '<label class="choice" data-setting="seed"><span>Seed</span><small class="info">Empty: every answer has its '
