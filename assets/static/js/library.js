@@ -1,7 +1,7 @@
 /* The tab Library, and what is offered elsewhere of it: Find, the order of documents, which parts are read. */
 import { act, all, drawers, find, on, presenting, seen, state, typing, watch } from "./stream.js";
 
-const goTo = (name) => all('#tabs [role="tab"]').find((tab) => tab.textContent.trim() === name)?.click();
+const goTo = (name) => all('#tabs :is([role="tab"], .overflow-dropdown button)').find((tab) => tab.textContent.trim() === name)?.click();
 on("click", "[data-tab]", (link) => goTo(link.dataset.tab));
 
 on("submit", "form.find", (form) => search(form));
