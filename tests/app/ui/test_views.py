@@ -206,6 +206,7 @@ def test_of_a_thousand_pages_little_is_drawn_none_of_their_text_and_pages_come_o
         engine.enqueue('It says "was told to nobody but the harbour master".')
         page.asks("Who was told?")
         strip = page.state()["where"]
+        assert strip.count("tabindex") == strip.count("bar-page") - 1 > 0, "one stop of the Tab key"
         assert strip.count("bar-page") <= MOST_BARS and strip.count('class="chip"') <= MOST_TOP
         assert f'data-act="page:{key}:777"' in strip and "most on page 777" in strip
     html = str(page.state()) + page.state("library")["library"]
