@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from app.context.context_documents import Library
+from app.context.find import Words
 from app.context.kept_documents import KeptDocuments
 from app.context.open_book import Book
 from app.context.retrieval_map import Loaded, Loads
@@ -132,7 +133,7 @@ class Session:
     num_opened: dict[Side, int] = field(default_factory=dict)  # pages asked for: only the newest is shown
     leaf_is_of_strip: bool = False  # the page beside the conversation was opened from the strip of an answer
     ticked: str = ""  # the parts ticked of a library that is too long
-    hits: str = ""  # of Find, as HTML
+    finding: tuple[Words, int] = (Words(""), 0)  # what Find searches, and how many hits it shows
     inside: str = ""  # whose making is shown: a method of the race; "": the answer
     caught_up: object = None  # the model for which its book was read again
     acts: OrderedDict[str, bool] = field(default_factory=OrderedDict)  # the newest acts of its page, by their ids

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from app.context.context_documents import Library
-from app.context.find import Words, find
+from app.context.find import Words
 from app.context.page_ranges import understood
 from app.context.upload_files import Claim, claim, forget
 from app.documents.bundle import natural
@@ -16,7 +16,7 @@ from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Removed, Session
 from app.ui.acts import Act, Values
 from app.ui.library.page_viewer import Wanted, newest, preview
-from app.ui.library.view import MOST_HITS, found
+from app.ui.library.view import MOST_HITS
 from app.ui.reading.checklist_view import chosen
 from app.ui.site import Site, follow
 
@@ -153,8 +153,8 @@ def search(_site: Site, session: Session, detail: str, _values: Values) -> None:
     """Find words: `NUMBER:OPTIONS:WORDS`; the number of hits to show comes from a browser and is bounded."""
     number, _, rest = detail.partition(":")
     options, _, text = rest.partition(":")
-    words, books = Words(text, exact="exact" in options, whole="whole" in options), session.uploads.open_books
-    session.hits = found(words, books, find(words, books, min(int(number[:9]), MOST_HITS)))
+    words = Words(text, exact="exact" in options, whole="whole" in options)
+    session.finding = words, min(int(number[:9]), MOST_HITS)
 
 
 def _followed(begin: Callable[[Site, Session, str], Iterator[WorkerEvent]]) -> Act:

@@ -20,7 +20,7 @@ from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library.acts import changes, search
 from app.ui.library.page_viewer import Wanted, preview
-from app.ui.library.view import MOST_HITS, STEP, incoming
+from app.ui.library.view import MOST_HITS, STEP, hits, incoming
 from app.ui.reading.book_view import book_card
 from app.ui.reading.checklist_view import checklist
 from core.errors import InvalidSetting
@@ -156,7 +156,7 @@ def test_tokens_of_a_book_stay_what_they_are_when_another_follows() -> None:
 def searched(session: Session, words: str) -> str:
     """The hits of `NUMBER:OPTIONS:WORDS`."""
     search(cast(Any, None), session, words, {})
-    return session.hits
+    return hits(session)
 
 
 def acts(html: str) -> list[str]:
@@ -168,6 +168,9 @@ def test_hits_name_their_place_and_open_it() -> None:
     html, book = searched(session, "100::gull"), session.uploads.library.books[0]
     assert acts(html) == [f"preview:{book.key}:1:{start}-{start + 4}" for start in (2, 10, 18, 26)]
     assert "4 hits in 1 document<" in html and "The Pilot <small>4</small>" in html and "Second" not in html
+    session.uploads.library = Library()
+    assert "No document is open" in hits(session), "they are those of what is open now"
+    session = a_session(a_document("A gull. " * 3 + "A GULL. "))
     assert "page 1, line 1<" in html and searched(session, "100:exact:GULL").count("<mark>") == 1
     assert searched(session, "100:exact,whole:gul") != "" and "<mark>" not in searched(session, "9:whole:gul")
 
