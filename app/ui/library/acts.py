@@ -81,6 +81,12 @@ def arrange(verb: str) -> Act:
     return act
 
 
+def reopen(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """Open the books of the shown conversation in place of those that are open, which Undo brings back."""
+    session.removed = Removed(session.uploads.library, None, carried=False)
+    follow(session, site.worker.reading.reopen(session))
+
+
 def undo(site: Site, session: Session, _detail: str, _values: Values) -> None:
     """Bring back what was removed last; what was opened since stays, at the end. Its conversation goes on."""
     removed, session.removed = session.removed, None
@@ -167,7 +173,7 @@ ACTS: dict[str, Act] = {
     "sample": sample,
     "read-on": _followed(lambda site, session, _: site.worker.reading.catch_up(session)),
     "stop-reading": lambda site, session, *_: site.worker.stop_reading(session.id),
-    "reopen": _followed(lambda site, session, _: site.worker.reading.reopen(session)),
+    "reopen": reopen,
     **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "move", "remove", "choose")},
     "tick": lambda _, session, ticked, __: setattr(session, "ticked", ticked),
     "undo": undo,
