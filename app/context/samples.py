@@ -1,6 +1,7 @@
 """The sample books that come with the project, and questions whose answers are in them."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,8 @@ def one_of_each(samples: Sequence[Sample]) -> tuple[Sample, ...]:
 
 def sample_file(name: str) -> Path | None:
     """The sample book with a file's name, if there is one."""
-    return next((file for file in FOLDER.glob("*") if file.name == name and file.suffix in SUFFIXES), None)
+    file = FOLDER / name
+    return file if file.name == name and file.suffix in SUFFIXES and os.path.isfile(file) else None
 
 
 def _sample(file: Path, rows: list[dict[str, str]], title: str, num_pages: int, num_words: int) -> Sample:

@@ -41,6 +41,7 @@ OTHER_MODEL = "Another model runs now: what is in the library is counted and rea
 def open_library(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[BookOpened | Changed]:
     """Put the extracted texts in the library, then open the library if it fits the context."""
     uploads = session.uploads
+    uploads.error = None
     meter = uploads.meter = uploads.meter or Meter(lambda text: len(engine.text.encode(text)))
     _make_way(session)
     for upload in uploads.extracted:

@@ -91,21 +91,31 @@ class Conversing:
 
     def delete(self, session: Session, dialogue_id: str) -> None:
         """Delete a conversation, from the disk too; only the page remembers it, until it deletes another or closes."""
-        with suppress(ConversationGone):
-            session.deleted = self._store.open(dialogue_id)
         if session.dialogue is not None and session.dialogue.id == dialogue_id:
             self.new(session)
+        with suppress(ConversationGone):
+            session.deleted = self._store.open(dialogue_id)
         self._store.delete(dialogue_id)
 
     def undelete(self, session: Session) -> None:
         """Bring the conversation back that the page deleted last, and show it."""
-        self.new(session)
         if session.deleted is None:
             return
+        self.new(session)
         # Its old name stays deleted: an answer that was being written to it must not bring it back.
         restored, session.deleted = replace(session.deleted, id=secrets.token_hex(16)), None
         self._store.save(restored)
         self._show(session, restored)
+
+    def as_left(self, session: Session, dialogue: Dialogue | None) -> Dialogue | None:
+        """A conversation that the page showed, with what was written since; None: it was deleted, or left for good."""
+        if dialogue is None:
+            return None
+        try:
+            stored = self._store.open(dialogue.id)
+        except ConversationGone:
+            return dialogue if session.incognito else None
+        return None if session.incognito else stored
 
     def export(self, session: Session, dialogue_id: str, kind: Kind) -> Parcel:
         """A conversation as a file to save. Raises ConversationGone."""

@@ -128,6 +128,7 @@ class Reading:
         elif session.book is None or session.is_read:
             self._later(session)
             return
+        uploads.error = None
         try:
             for event in self._jobs.stream(session, "reading", partial(open_and_read, session, self._saved_books)):
                 reads = isinstance(session.doing, PrefillProgress) and session.doing is not mine

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from app.context.context_documents import Library
+from app.context.find import Words
 from app.context.kept_documents import KeptDocuments
 from app.context.open_book import Book
 from app.context.retrieval_map import Loaded, Loads
@@ -125,14 +126,14 @@ class Session:
     baseline_budget: int = 0  # the budget they were measured with
     version: int = 0  # of what its page shows
     problem: CoreError | None = None  # why the last act was refused
-    draft: tuple[int, str] = (0, "")  # a text for the question box, and its number: each is put there once
+    draft: tuple[str, str] = ("", "")  # a text for the question box, and its id: each is put there once
     writing: Writing | None = None  # the answer that waits or is written
     racing: Racing | None = None  # a race that waits, runs or failed
     leaves: dict[Side, str] = field(default_factory=dict)  # an opened page of a document, as HTML
     num_opened: dict[Side, int] = field(default_factory=dict)  # pages asked for: only the newest is shown
     leaf_is_of_strip: bool = False  # the page beside the conversation was opened from the strip of an answer
     ticked: str = ""  # the parts ticked of a library that is too long
-    hits: str = ""  # of Find, as HTML
+    finding: tuple[Words, int] = (Words(""), 0)  # what Find searches, and how many hits it shows
     inside: str = ""  # whose making is shown: a method of the race; "": the answer
     caught_up: object = None  # the model for which its book was read again
     acts: OrderedDict[str, bool] = field(default_factory=OrderedDict)  # the newest acts of its page, by their ids
@@ -149,7 +150,7 @@ class Session:
 
     def put(self, text: str) -> None:
         """Put a text into the question box, once."""
-        self.draft = (self.draft[0] + 1, text)
+        self.draft = (secrets.token_hex(8), text)
 
     def close(self, side: Side) -> None:
         """Close an opened page; one that is still being drawn is not shown."""

@@ -212,6 +212,7 @@ class EngineWorker:
         session = self.sessions.get(session_id)
         self.jobs.cancel(session_id, "answer")
         session.trace = session.editing = session.writing = None
+        session.uploads.note = ""
         with session.lock:
             session.dialogue, session.carried = None, False
 

@@ -79,7 +79,7 @@ def tiles(trace: Trace) -> str:
     stats, shown = trace.stats, live_tiles(trace)
     if stats.level2 is not None:
         levels = [level for level in (stats.level1, stats.level2) if level is not None]
-        lengths = " / ".join(f"{level.gamma_mean or 0:.1f}" for level in levels)
+        lengths = " / ".join(formats.figure(level.gamma_mean) for level in levels)
         which = "level 1 / level 2; " if len(levels) == 2 else ""
         anew = f"{which}chunks chosen anew {formats.plural(stats.reselections, 'time')}"
         shown.append(render.tile("gamma", "Guesses a round", lengths, anew))

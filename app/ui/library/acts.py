@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from app.context.context_documents import Library
-from app.context.find import Words, find
+from app.context.find import Words
 from app.context.page_ranges import understood
 from app.context.upload_files import Claim, claim, forget
 from app.documents.bundle import natural
@@ -16,7 +16,7 @@ from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Removed, Session
 from app.ui.acts import Act, Values
 from app.ui.library.page_viewer import Wanted, newest, preview
-from app.ui.library.view import MOST_HITS, found
+from app.ui.library.view import MOST_HITS
 from app.ui.reading.checklist_view import chosen
 from app.ui.site import Site, follow
 
@@ -81,6 +81,12 @@ def arrange(verb: str) -> Act:
     return act
 
 
+def reopen(site: Site, session: Session, _detail: str, _values: Values) -> None:
+    """Open the books of the shown conversation in place of those that are open, which Undo brings back."""
+    session.removed = Removed(session.uploads.library, None, carried=False)
+    follow(session, site.worker.reading.reopen(session))
+
+
 def undo(site: Site, session: Session, _detail: str, _values: Values) -> None:
     """Bring back what was removed last; what was opened since stays, at the end. Its conversation goes on."""
     removed, session.removed = session.removed, None
@@ -88,7 +94,8 @@ def undo(site: Site, session: Session, _detail: str, _values: Values) -> None:
         return
     with session.lock:
         if session.dialogue is None:
-            session.dialogue, session.carried = removed.dialogue, removed.carried
+            session.dialogue = site.conversing.as_left(session, removed.dialogue)
+            session.carried = removed.carried
     before = removed.library
 
     def back(now: Library) -> Library:
@@ -152,8 +159,8 @@ def search(_site: Site, session: Session, detail: str, _values: Values) -> None:
     """Find words: `NUMBER:OPTIONS:WORDS`; the number of hits to show comes from a browser and is bounded."""
     number, _, rest = detail.partition(":")
     options, _, text = rest.partition(":")
-    words, books = Words(text, exact="exact" in options, whole="whole" in options), session.uploads.open_books
-    session.hits = found(words, books, find(words, books, min(int(number[:9]), MOST_HITS)))
+    words = Words(text, exact="exact" in options, whole="whole" in options)
+    session.finding = words, min(int(number[:9]), MOST_HITS)
 
 
 def _followed(begin: Callable[[Site, Session, str], Iterator[WorkerEvent]]) -> Act:
@@ -166,7 +173,7 @@ ACTS: dict[str, Act] = {
     "sample": sample,
     "read-on": _followed(lambda site, session, _: site.worker.reading.catch_up(session)),
     "stop-reading": lambda site, session, *_: site.worker.stop_reading(session.id),
-    "reopen": _followed(lambda site, session, _: site.worker.reading.reopen(session)),
+    "reopen": reopen,
     **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "move", "remove", "choose")},
     "tick": lambda _, session, ticked, __: setattr(session, "ticked", ticked),
     "undo": undo,

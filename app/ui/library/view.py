@@ -9,7 +9,7 @@ import gradio as gr
 
 from app import formats
 from app.context.context_documents import Book, label
-from app.context.find import MOST_CHARS, MOST_COUNTED, Hit, InBook, Words, excerpt
+from app.context.find import MOST_CHARS, MOST_COUNTED, Hit, InBook, excerpt, find
 from app.document_formats import EACH, SHORT
 from app.documents.language import language_name
 from app.documents.metadata import byline
@@ -19,7 +19,7 @@ from app.ui.acts import Act, Values
 from app.ui.library.page_viewer import NO_PAGE, tool
 from app.ui.pane import build_drop, pane, static, tab_heading
 from app.ui.reading.book_view import extent, problems, recognition, state, undo, warnings
-from app.ui.site import Part, Site, standing
+from app.ui.site import Part, Site, standing, standing_and
 from core.errors import InvalidSetting
 
 if TYPE_CHECKING:  # importing it loads torch
@@ -178,12 +178,14 @@ documents" aria-keyshortcuts="Control+Shift+F" autocomplete="off" spellcheck="fa
 </p></form>"""
 
 
-def found(words: Words, books: tuple[Book, ...], results: tuple[InBook, ...]) -> str:
-    """The hits of a search, grouped by document."""
+def hits(session: Session) -> str:
+    """The hits of the newest search in what is open now, grouped by document."""
+    (words, most), books = session.finding, session.uploads.open_books
     if not words.text.strip():
         return ""
     if not books:
         return render.status("No document is open: drop one below.")
+    results = find(words, books, most)
     total, shown = sum(one.total for one in results), sum(len(one.hits) for one in results)
     where = f" in {formats.plural(len(results), 'document')}" if len(books) > 1 and results else ""
     more_than = "More than " if any(one.total - len(one.hits) >= MOST_COUNTED for one in results) else ""
@@ -192,7 +194,8 @@ def found(words: Words, books: tuple[Book, ...], results: tuple[InBook, ...]) ->
     more = ""
     if shown < total:
         said += f", the first {shown:,} below"
-        more = render.link("Show more", also=f'data-find-more="{shown + STEP}"')
+        options = ",".join(name for name in ("exact", "whole") if getattr(words, name))
+        more = render.link("Show more", f"find:{shown + STEP}:{options}:{words.text}")
         more = more if shown < MOST_HITS else '<p class="quiet">More words narrow the search down.</p>'
     groups = "".join(_group(one, named=len(books) > 1) for one in results)
     return f'<section class="card found" aria-label="Hits">{render.status(said)}{groups}{more}</section>'
@@ -214,8 +217,9 @@ def _hit(book: Book, hit: Hit) -> str:
     return render.button(words, f"preview:{book.key}:{hit.page.number}:{hit.start}-{hit.end}", tone="hit")
 
 
+FOUND = standing_and(lambda _, session: session.finding)
 PARTS = (
-    Part("found", lambda _, session: session.hits, tab="library"),
+    Part("found", lambda _, session: hits(session), FOUND, tab="library", aside=True),
     Part("incoming", lambda _, session: incoming(session), tab="library"),
     Part("library", lambda _, session: listing(session), standing, tab="library"),
     Part("preview", lambda _, session: session.leaves.get("library", NO_PAGE), tab="library"),

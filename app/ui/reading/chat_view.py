@@ -14,6 +14,7 @@ from app.markdown import with_places
 from app.runtime.recording import CUT
 from app.runtime.sessions import Session
 from app.ui import render
+from app.ui.reading.book_view import is_paused
 from app.ui.reading.live_strip import waits
 from app.ui.reading.where import page_act, page_of, page_words
 from core.decoding.registry import METHODS, REMOTE
@@ -122,20 +123,19 @@ WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
 def welcome(session: Session) -> str:
     """The words in the middle of an empty chat."""
     uploads, book = session.uploads, session.book
-    comes = session.is_reading or bool(uploads.coming)
-    if book is None and not comes and not uploads.too_long:
+    if not (book or session.is_reading or uploads.coming or uploads.too_long):
         return WELCOME
     if uploads.too_long:
         meanwhile = f" Until then questions go to {render.escape(book.title)}." if book else ""
         title, text = "Too long to read at once", f"Tick the parts above that the model is to read.{meanwhile}"
+    elif session.is_read and not session.is_reading:
+        title, text = "The book is open", "Ask anything about it."
+    elif is_paused(session):
+        title, text = "The book is not read to its end", "Ask, and the rest is read first. Or press Read on."
     elif book is None:
         title, text = "The book is being opened", "You can ask now: the answer begins when it is open and read."
-    elif session.is_read and not uploads.coming:
-        title, text = "The book is open", "Ask anything about it."
-    elif comes:
-        title, text = "The book is being read", "You can ask now: the answer begins when the reading ends."
     else:
-        title, text = "The book is read in part", "Ask, and the rest is read first. Or press Read on."
+        title, text = "The book is being read", "You can ask now: the answer begins when the reading ends."
     return f'<div class="welcome"><h2>{title}</h2><p>{text}</p></div>'
 
 

@@ -97,8 +97,9 @@ def _book(book: Book, choice: Choice | None, meter: Meter, free: int) -> str:
     document, tokens = book.document, meter.book(Book(document=book.document, digest=book.digest))
     parts = _parts(book, choice, meter, free) if document.chapters else _pages(book, choice)
     title, ticked = render.escape(document.title), " checked" if choice is not None else ""
+    whole = " data-whole" if tokens <= free else ""  # all ticks mean it; else only what is ticked
     return (
-        f'<fieldset data-book="{book.key}"><legend><label><input type="checkbox" name="book"{ticked}>'
+        f'<fieldset data-book="{book.key}"{whole}><legend><label><input type="checkbox" name="book"{ticked}>'
         f'<b dir="auto">{title}</b><i>{extent(book)} · {tokens:,} tokens</i></label></legend>{parts}</fieldset>'
     )
 

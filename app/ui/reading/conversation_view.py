@@ -16,7 +16,7 @@ DAY = 86_400
 INCOGNITO = "Incognito: nothing of this conversation is written to disk, and it is gone when you leave it."
 SEARCH = (
     '<input id="conv-search" type="text" placeholder="Search" aria-label="Search conversations" autocomplete="off" '
-    "data-keep>"
+    'value="{}" data-keep>'
 )
 
 
@@ -41,7 +41,7 @@ def conversation_list(listing: Listing, session: Session, when: datetime | None 
     if incognito:
         state, head = " incognito", f'{head}<p class="list-note">{INCOGNITO}</p>'
     listed = f'<section class="convs{state}" aria-label="Conversations">{head}{notices}<ul>{rows}</ul>{more}</section>'
-    return render.fold("Conversations", SEARCH + listed, tone="fold-part", opened=True)
+    return render.fold("Conversations", SEARCH.format(render.escape(search)) + listed, tone="fold-part", opened=True)
 
 
 def _row(one: Summary, current: str, time: datetime, search: str) -> str:

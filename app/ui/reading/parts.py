@@ -113,7 +113,7 @@ def flags(session: Session) -> list[str]:
         "page-open": bool(session.leaves.get("read")),
         "choosing": session.uploads.too_long,
         "has-book": _has_book(session),
-        "reading": session.is_reading,
+        "reading": session.is_reading or session.uploads.recognising,  # a hidden tab stays connected
         "racing": session.racing is not None and session.racing.running,
     }
     return [name for name, holds in found.items() if holds]
@@ -130,7 +130,7 @@ def _read_chapters(book: Book) -> list[str]:
 def title(session: Session) -> str:
     """The title of the browser's tab: how far it is, while the reader waits for a reading."""
     writing, doing = session.writing, session.doing
-    progress = writing.trace.reading if writing is not None and not writing.trace.answer else None
+    progress = writing.trace.reading if writing is not None and not writing.trace.stats.new_tokens else None
     progress = progress or (doing if isinstance(doing, PrefillProgress) and session.is_reading else None)
     return f"{time_left(progress)} · {NAME}" if progress is not None else NAME
 

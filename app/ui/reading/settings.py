@@ -37,7 +37,7 @@ Choices = Sequence[tuple[str, str]]  # label and value
 class SettingsForm(BaseModel):
     """The settings for an answer, as they come from a browser."""
 
-    method: str
+    method: str = ""  # the model's usual one
     temperature: float | None = DEFAULTS.sampling.temperature
     top_p: float | None = DEFAULTS.sampling.top_p
     max_new_tokens: float | None = DEFAULTS.max_new_tokens
@@ -63,7 +63,7 @@ class SettingsForm(BaseModel):
         """
         numbers = (self.temperature, self.top_p, self.max_new_tokens, self.top_k, self.gamma1, self.gamma2)
         if None in numbers:
-            raise InvalidSetting("A field in Settings is empty.", hint="Fill it with a number.")
+            raise InvalidSetting("A field for a number is empty.", hint="Fill it with a number.")
         temperature, top_p, max_new_tokens, top_k, gamma1, gamma2 = (number or 0 for number in numbers)
         stays = self.method == PLAIN or self.variant == AS_CHOSEN  # plain decoding has no other kind
         return GenerationConfig(
@@ -134,7 +134,7 @@ def fields() -> str:
     budgets = [("as planned", str(AS_PLANNED)), *((f"{tokens:,}", str(tokens)) for tokens in BUDGETS)]
     gammas = "".join(_number(f"gamma{n}", f"gamma{n}", f"Guesses a round at level {n}.") for n in (1, 2))
     advanced = (
-        _number("temperature", "Temperature", "0 to 2; 0 is exact.", step=0.1)
+        _number("temperature", "Temperature", "0 to 2; 0 always takes the likeliest token.", step=0.1)
         + _number("top_p", "top-p", "Keep the likeliest tokens up to this mass; 1 keeps all.", step=0.05)
         + _number("top_k", "top-k", "Keep so many; 0 keeps all.")
         + '<label class="choice" data-setting="seed"><span>Seed</span><small class="info">Empty: every answer has its '
@@ -158,6 +158,5 @@ def _number(name: str, label: str, info: str, *, step: float = 1) -> str:
 
 def script() -> str:
     """What the page's script knows of the fields: their first values, and the presets, as JSON."""
-    first = SettingsForm(method=DEFAULTS.method).model_dump()
     presets = {name: asdict(one) for name, one in PRESETS.items()}
-    return json.dumps({"first": first, "presets": presets, "custom": CUSTOM})
+    return json.dumps({"first": SettingsForm().model_dump(), "presets": presets, "custom": CUSTOM})

@@ -98,7 +98,8 @@ def _bar(book: Book, weights: Sequence[float], first: int, per_bar: int) -> str:
     starts = first == 0 or book.library.pages[first].book != book.library.pages[first - 1].book
     kind = f"bar-page {level.split()[-1]}{' begins' if starts and first else ''}"
     bar = f'<span style="height:{max(4, round(100 * weight))}%"></span>'
-    return render.button(bar, page_act(book, strongest), tone=kind, title=said, name=said)
+    also = 'tabindex="-1"' if first else ""  # the Tab key passes them all at once; arrow keys walk
+    return render.button(bar, page_act(book, strongest), tone=kind, title=said, name=said, also=also)
 
 
 def _top(book: Book, weights: Sequence[float]) -> str:

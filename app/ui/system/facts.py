@@ -97,7 +97,11 @@ def model_facts(ready: Ready) -> list[Fact]:
         Fact("Reading", "by layers" if plan.prefill_block.value else "by chunks", plan.prefill_block.because),
         *host_facts(info),
         Fact("Context", f"{ready.context:,} tokens", plan.context.because),
-        Fact("Largest", f"{plan.most_context:,} tokens", "that the memory found at the start could hold"),
+        Fact(
+            "Largest",
+            f"{plan.most_context:,} tokens",
+            "that the model reads and the memory found at the start could hold",
+        ),
         Fact("A token takes", formats.amount(info.kv_bytes_per_token), "keys and values in all layers"),
     ]
 

@@ -131,7 +131,7 @@ on("click", "[data-ask]", (proposed) => ask(proposed.textContent));
 // A text for the box is put there once: a question to change, or one that got no answer.
 const DRAFT = "triforce-draft";
 drawers.set("draft", (draft) => {
-  if (!draft || !box() || sessionStorage.getItem(DRAFT) === String(draft[0])) return;
+  if (!draft || !box() || sessionStorage.getItem(DRAFT) === draft[0]) return;
   sessionStorage.setItem(DRAFT, draft[0]);
   write(draft[1]);
   if (draft[1]) focus();
@@ -173,7 +173,7 @@ document.addEventListener("keydown", (event) => {
     else if (page.seen(find("#question .stop"))) act("stop");
     else if (page.seen(find("#where-page [data-act=close]"))) act("close");
     else return;
-  } else if (event.altKey && !command && event.code === "KeyN") {
+  } else if (event.altKey && !command && event.code === "KeyN" && (!typing || event.key === "n")) {
     act("new:");
     focus();
   } else if (page.seen(box()) && command && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") focus();

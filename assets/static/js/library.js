@@ -1,7 +1,7 @@
 /* The tab Library, and what is offered elsewhere of it: Find, the order of documents, which parts are read. */
 import { act, all, drawers, find, on, presenting, seen, state, typing, watch } from "./stream.js";
 
-const goTo = (name) => all('#tabs [role="tab"]').find((tab) => tab.textContent.trim() === name)?.click();
+const goTo = (name) => all('#tabs :is([role="tab"], .overflow-dropdown button)').find((tab) => tab.textContent.trim() === name)?.click();
 on("click", "[data-tab]", (link) => goTo(link.dataset.tab));
 
 on("submit", "form.find", (form) => search(form));
@@ -16,14 +16,13 @@ on("submit", "[data-choose]", (form) => {
 const field = () => find("#find input[type=search]");
 const hits = () => all("#found .hit");
 
-function search(form, number = form.dataset.find) {
+function search(form) {
   const options = all(":checked", form).map((box) => box.name).join(",");
-  act(`find:${number}:${options}:${field().value}`);
+  act(`find:${form.dataset.find}:${options}:${field().value}`);
 }
 
 on("change", "form.find [type=checkbox]", (box) => field().value.trim() && search(box.form));
 on("input", "#find input[type=search]", () => field().value || search(field().form));
-on("click", "[data-find-more]", (more) => search(field().form, more.dataset.findMore));
 on("click", "[data-find-open]", () => open());
 on("click", "#found .hit", (hit) => hits().forEach((other) => other.toggleAttribute("aria-current", other === hit)));
 
@@ -84,7 +83,7 @@ const above = (path) => path.slice(0, path.lastIndexOf(".") + 1); // "2." of "2.
 function partOf(book) {
   const [chapters, pages] = [boxes(book), all("[type=number]", book).map((field) => field.value)];
   if (!chapters.length) return !find("[name=book]", book).checked ? "" : pages.length ? `#${pages[0]}-#${pages[1]}` : "all";
-  if (chapters.every((box) => box.checked)) return "all";
+  if ("whole" in book.dataset && chapters.every((box) => box.checked)) return "all";
   const runs = []; // of neighbours below one chapter
   chapters.forEach((box, at) => {
     const before = chapters[at - 1];

@@ -4,8 +4,6 @@ import { all, find, on, recall, remember, sendWith, watch } from "./stream.js";
 const KEPT = "triforce-settings-2";
 const { first, presets, custom } = JSON.parse(document.getElementById("settings-first").textContent);
 
-delete first.method; // the model's usual one, until the reader chooses
-
 let settings = { ...first, ...recall(KEPT) };
 
 // Of what depends on the model an own choice stays as long as the model has it.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
-from app.context.samples import fastest_method, load_samples, open_questions, race_questions
+from app.context.samples import fastest_method, load_samples, open_questions, race_questions, sample_file
 from app.documents.bundle import extract_documents
 from app.documents.document import Document
 from core.decoding.registry import EXACT_METHODS
@@ -64,6 +64,13 @@ def test_a_race_begins_with_the_verified_question_of_the_largest_gain(tmp_path: 
     assert fastest_method(samples, "a.txt") == "lookup" and fastest_method(samples, "b.txt") == ""
     assert race_questions(samples, "a.txt", 3) == ("Fast?", "Slow?") and race_questions(samples, "b.txt", 2) == ()
     assert race_questions(samples, "a.txt", 1) == ("Fast?",)
+
+
+def test_a_sample_is_found_by_its_very_name() -> None:
+    (first, *_) = load_samples()
+    assert sample_file(first.file.name) == first.file
+    for name in ("", "..", f"../books/{first.file.name}", "questions.json", "\0.txt", f"{'x' * 5000}.txt"):
+        assert sample_file(name) is None, name[:20]
 
 
 # -------------------- what the bundled model was made for

@@ -140,6 +140,8 @@ def test_the_page_says_where_text_goes_and_offers_nothing_that_is_not_there(
     shown = page.state()
     assert "are sent to" in shown["note"] and "setting:thinking" in shown and shown["where"] == ""
     assert not {"setting:method", "setting:variant"} & {*shown}
+    page.asks("Who else?", method="")
+    assert page.problem == "" and page.texts[2:] == ["Who else?", "The light house."]
     text = system(page.site, session)
     assert "are sent" in text and "nothing is sent anywhere" not in text and KEY not in text
     for elsewhere in (False, True):

@@ -245,6 +245,8 @@ def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its
         after.conversing.branch(again, node.id)
         turns = with_past(Conversation(), again.exchanges, cast(Any, after.engine)).turns
         assert again.num_talk == talk_tokens(cast(Any, after.engine.text), turns) > 0
+    after.conversing.new(again)
+    assert again.uploads.note == "", "it goes on no more"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from core.config import GenerationConfig
 from tests.app.fakes import FakeEngine, write_book
+from tests.app.ui.pages import PageOf
 
 PAGES = "\f".join(f"Page {number} of the book. It was dark. " * 4 for number in range(1, 6))
 
@@ -58,9 +59,15 @@ def test_a_kept_book_opens_again_in_its_order_and_parts_and_what_is_gone_is_name
     list(worker.open_books(session.id, [write_book(tmp_path, "Something else. " * 9, "other.txt")]))
     session.dialogue = dialogue  # chosen in the list
     assert not session.fits
-    list(worker.reading.reopen(session))
+    page = PageOf(worker, session.id)
+    page.does("reopen")
+    page.rests()
     assert session.fits and session.is_read and session.exchanges
     assert [one.document.name for one in session.uploads.library.books] == ["b.txt", "a.txt"]
+    assert "Removed other." in page.state()["book"]
+    page.does("undo")
+    page.rests()
+    assert [one.document.name for one in session.uploads.library.books] == ["other.txt", "b.txt", "a.txt"]
     list(worker.arrange(session.id, lambda now: type(now)()))
     session.dialogue = dialogue
     session.kept.forget(bytes.fromhex(dialogue.book.documents[1]))

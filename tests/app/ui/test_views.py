@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,14 +27,15 @@ from app.ui.reading.live_strip import strip, waits
 from app.ui.reading.parts import samples
 from app.ui.reading.where import MOST_BARS, MOST_TOP
 from app.ui.render import bar
-from app.ui.site import Site
+from app.ui.site import Site, follow
+from core.errors import CoreError
 from core.generation.events import PrefillProgress
 from core.generation.prefill import work_of
 from core.planning.choices import Choice
 from core.planning.devices import NOMINAL_PROCESSOR
 from core.planning.hardware import Gpu
 from core.planning.measured import Processor
-from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, document_of, round_done
+from tests.app.fakes import MACHINE, SECONDS, UNUSED_GPU, FakeEngine, document_of, round_done, wait_for, write_book
 from tests.app.ui.pages import PageOf
 from tests.core.toys import tiny_engine
 
@@ -89,6 +91,26 @@ def test_a_page_without_a_book_opens_none_while_the_model_loads() -> None:
     assert "Ask a whole book" in welcome(session)
     session.uploads.expect(["book.txt"])
     assert session.is_reading and "The book is being opened" in welcome(session)
+
+
+def test_what_a_broken_model_left_is_told_until_another_one_reads_it(
+    begin_worker: Callable[..., EngineWorker], tmp_path: Path
+) -> None:
+    def broken() -> None:
+        raise CoreError("The model is broken.", hint="Take another.")
+
+    page = PageOf(begin_worker(broken))
+    worker, uploads = page.worker, page.session.uploads
+    follow(page.session, worker.open_books(page.session.id, [write_book(tmp_path)]))
+    wait_for(lambda: uploads.error)
+    page.rests()
+    state = page.state()
+    assert "The model is broken." in state["book"] and "Read on" in state["reading"]
+    assert "Or press Read on" in state["chat"]["welcome"]
+    worker.jobs.switch(lambda: (FakeEngine(), MACHINE), "other")  # type: ignore[arg-type,return-value]
+    assert worker.jobs.has_loaded(SECONDS)
+    page.asks("What now?")
+    assert page.texts and "broken" not in page.state()["book"]
 
 
 def test_samples_tell_the_time_by_what_was_read_here_else_by_the_model_of_the_machine_else_none(
@@ -206,6 +228,7 @@ def test_of_a_thousand_pages_little_is_drawn_none_of_their_text_and_pages_come_o
         engine.enqueue('It says "was told to nobody but the harbour master".')
         page.asks("Who was told?")
         strip = page.state()["where"]
+        assert strip.count("tabindex") == strip.count("bar-page") - 1 > 0, "one stop of the Tab key"
         assert strip.count("bar-page") <= MOST_BARS and strip.count('class="chip"') <= MOST_TOP
         assert f'data-act="page:{key}:777"' in strip and "most on page 777" in strip
     html = str(page.state()) + page.state("library")["library"]

@@ -74,6 +74,9 @@ def test_the_charts_say_what_the_statistics_say() -> None:
     times = text_of(time_chart([a_trace(), a_trace(method="autoregressive")]))
     assert "20.0 ms a token" in times and "80.0 ms a token" in times and "Full cache 72.0 ms" in times
     assert "Read a token 4.00 MiB 4.00 times less than plain decoding" in text_of(tiles(a_trace()))
+    trace = a_trace()
+    trace.stats = replace(trace.stats, level1=LevelStats())
+    assert "level 1 –" in text_of(tiles(trace)) and "Guesses a round – / 4.00" in text_of(tiles(trace)), "not used"
 
 
 def test_provenance_tells_round_p_and_q_of_every_token_and_while_it_grows_of_the_newest() -> None:

@@ -20,7 +20,7 @@ from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library.acts import changes, search
 from app.ui.library.page_viewer import Wanted, preview
-from app.ui.library.view import MOST_HITS, STEP, incoming
+from app.ui.library.view import MOST_HITS, STEP, hits, incoming
 from app.ui.reading.book_view import book_card
 from app.ui.reading.checklist_view import checklist
 from core.errors import InvalidSetting
@@ -130,6 +130,9 @@ def test_the_checklist_numbers_chapters_only_where_the_book_does_not(
     session = worker.sessions.enter("")
     list(worker.open_books(session.id, [write_book(tmp_path, text, "book.md")]))
     assert re.findall(r'<span dir="auto">([^<]*)</span>', checklist(session)) == shown
+    assert "data-whole" not in checklist(session), "all ticks are not all of it: that never fits"
+    list(worker.open_books(session.id, [write_book(tmp_path)]))
+    assert checklist(session).count("data-whole") == 1
 
 
 def test_tokens_of_a_book_stay_what_they_are_when_another_follows() -> None:
@@ -153,7 +156,7 @@ def test_tokens_of_a_book_stay_what_they_are_when_another_follows() -> None:
 def searched(session: Session, words: str) -> str:
     """The hits of `NUMBER:OPTIONS:WORDS`."""
     search(cast(Any, None), session, words, {})
-    return session.hits
+    return hits(session)
 
 
 def acts(html: str) -> list[str]:
@@ -165,6 +168,9 @@ def test_hits_name_their_place_and_open_it() -> None:
     html, book = searched(session, "100::gull"), session.uploads.library.books[0]
     assert acts(html) == [f"preview:{book.key}:1:{start}-{start + 4}" for start in (2, 10, 18, 26)]
     assert "4 hits in 1 document<" in html and "The Pilot <small>4</small>" in html and "Second" not in html
+    session.uploads.library = Library()
+    assert "No document is open" in hits(session), "they are those of what is open now"
+    session = a_session(a_document("A gull. " * 3 + "A GULL. "))
     assert "page 1, line 1<" in html and searched(session, "100:exact:GULL").count("<mark>") == 1
     assert searched(session, "100:exact,whole:gul") != "" and "<mark>" not in searched(session, "9:whole:gul")
 
@@ -173,9 +179,9 @@ def test_many_hits_come_in_steps_and_those_outside_of_the_choice_say_so() -> Non
     session = a_session(a_document("gull " * 5000))
     html = searched(session, f"{STEP}::gull")
     assert html.count('class="hit"') == STEP and "5,000 hits, the first 100 below" in html
-    assert f'data-find-more="{2 * STEP}"' in html
+    assert acts(html)[-1] == f"find:{2 * STEP}::gull", "whatever stands in the field by now"
     most = searched(session, f"{'9' * 5000}::gull")
-    assert most.count('class="hit"') == MOST_HITS and "More words narrow" in most and "find-more" not in most
+    assert most.count('class="hit"') == MOST_HITS and "More words narrow" in most and "find:" not in most
     session = a_session(a_document("gull, " * 10, pages=2))
     session.uploads.library = session.uploads.library.choose(0, Pages(2, 2))
     html = searched(session, "100::gull")

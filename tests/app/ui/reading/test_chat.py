@@ -21,10 +21,12 @@ from app.runtime.worker import EngineWorker
 from app.ui.reading import settings
 from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, answer_footer, exchanges, live, live_texts
 from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list
+from app.ui.reading.parts import title
 from app.ui.saving import saved
 from core.config import SamplingParams, SpeculationConfig
 from core.decoding.registry import FASTEST
 from core.errors import CoreError, InvalidSetting
+from core.generation.events import PrefillProgress
 from tests.app.conversations.test_tree import BOOK, a_dialogue, exchange, said
 from tests.app.fakes import FakeEngine, finished, opened, place, round_done, wait_for, write_book
 from tests.app.ui.pages import PageOf
@@ -81,7 +83,11 @@ def test_a_thought_is_told_by_its_length_then_its_time_and_a_continued_answer_gr
     trace = Trace("Now?", "triforce")
     writing = Writing(trace=trace, conversation="", beside=False)
     session = Session("x", writing=writing)
+    read = PrefillProgress(done_tokens=9, total_tokens=9, reused_tokens=0, elapsed_seconds=0.1, remaining_seconds=0.0)
+    trace.apply(read)
+    assert title(session).startswith("100% ")
     trace.apply(thought)
+    assert "%" not in title(session), "it is read"
     assert live(session) == {"question": "Now?", "thought": "Thinking · 2 tokens"}
     assert live_texts(session) == {"text": "", "thought": "Hm, hm."}
     trace.apply(replace(round_done("Yes", 1), stats=stats))
@@ -113,6 +119,8 @@ def test_the_list_marks_what_is_shown_and_is_cut_where_it_is_long() -> None:
     html = conversation_list(Listing(rows, ()), session, NOW)
     assert html.count('class="current"') == 1 and "just now · book.txt" in html
     assert html.count("<li") == MOST_SHOWN and "5 older ones" in html
+    session.search = '"x'
+    assert 'value="&quot;x"' in conversation_list(Listing(rows, ()), session, NOW), "after a reload, too"
 
 
 def test_times_are_said_as_one_says_them() -> None:
@@ -199,7 +207,7 @@ def test_the_script_knows_every_field_its_first_value_and_the_presets() -> None:
     told = json.loads(settings.script())
     fields = {*re.findall('data-setting="([^"]*)"', settings.fields())}
     assert fields - {"preset"} < {*told["first"]} == {*settings.SettingsForm.model_fields}
-    assert settings.SettingsForm(**told["first"]).config().method == settings.DEFAULTS.method
+    assert settings.SettingsForm(**told["first"]).config().method == "", "the usual one; a server's page offers none"
     assert told["presets"]["Precise"] == {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
     assert told["custom"] not in told["presets"]
 
@@ -230,11 +238,15 @@ def test_a_question_without_an_answer_goes_back_into_its_box_once_and_an_edit_st
         engine.writing.set()
         return list(page.state()["draft"])
 
-    assert stopped("  Too early?") == [1, "  Too early?"] == page.state()["draft"] and page.session.dialogue is None
+    early = stopped("  Too early?")
+    assert early[1] == "  Too early?" and page.state()["draft"] == early and page.session.dialogue is None
+    after_restart = Session("x")
+    after_restart.put("Another?")
+    assert after_restart.draft[0] != early[0], "its page remembers what it has put there"
     engine.enqueue(CoreError("It broke.", hint="Try again."))
     page.asks("Broken?")
     assert page.problem == "It broke." and page.texts == ["Broken?", "Half "]
-    assert page.state()["draft"][0] == 1, "it has an answer, as far as that came"
+    assert page.state()["draft"] == early, "it has an answer, as far as that came"
     (first,) = page.ids
     page.does(f"edit:{first}")
     assert not page.begins("One?", temperature=-1) and "Temperature -1" in page.problem
@@ -262,6 +274,33 @@ def test_another_conversation_ends_the_answer_of_the_one_before_and_shows_nothin
     engine.enqueue("Yes.")
     page.asks("Another?")
     assert page.texts == ["Another?", "Yes. "]
+
+
+def test_undo_brings_back_what_there_was_but_nothing_that_was_given_up(page: PageOf, engine: FakeEngine) -> None:
+    def amid_an_answer(question: str) -> None:
+        engine.writing.set()
+        engine.enqueue("One two | three.")
+        page.begins(question)
+        wait_for(lambda: "One two" in page.state().get("live.text", ""))
+
+    def shown_after(*acts: str) -> list[str]:
+        for act in acts:
+            assert page.does(act)
+            page.rests()
+        return page.texts
+
+    amid_an_answer("First?")
+    first = ["First?", "One two "]
+    assert shown_after(f"delete-conversation:{page.session.dialogue_id}", "undelete", "undelete") == first
+    amid_an_answer("Second?")
+    assert shown_after("start-over", "undo") == [*first, "Second?", "One two "]
+    delete = f"delete-conversation:{page.session.dialogue_id}"
+    assert shown_after("start-over", delete, "undo") == []
+    engine.writing.set()
+    page.does("incognito")
+    page.asks("A secret?")
+    assert shown_after("start-over", "undo")[0] == "A secret?"
+    assert shown_after("start-over", "incognito", "undo") == []
 
 
 def test_dropped_files_and_those_in_a_zip_open_in_natural_order(page: PageOf, tmp_path: Path) -> None:
