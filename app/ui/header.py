@@ -92,6 +92,6 @@ def _facts(ready: Ready) -> str:
     return (
         render.chip(info.model, tone="model", title=f"{info.description} Runs {draft}.")
         + render.chip(f"exact · {dtype}", tone="exact", title=exact)
-        + render.chip(where, title=f"{more}, {formats.size(machine.ram_bytes)} of memory. Nothing leaves it.")
+        + render.chip(where, title=f"{more}, {formats.size(machine.ram_bytes)} of memory.")
         + render.chip(context, title=f"{largest}, about {pages} pages: {plan.context.because}.")
     )

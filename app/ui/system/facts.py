@@ -11,6 +11,7 @@ from app.runtime.data_folder import data_place
 from app.runtime.events import ModelState, Ready
 from app.runtime.trace import Race
 from app.ui.race.result import verdict
+from app.ui.reading.live_strip import ENDINGS
 from core.decoding.registry import METHODS, PLAIN, method_label
 from core.decoding.stats import DecodeStats
 
@@ -193,10 +194,11 @@ def measured_facts(state: ModelState, exchanges: Sequence[Exchange], race: Race 
     if exchanges:
         done = exchanges[-1].finished
         read = f"{done.prompt_tokens - done.reused_tokens:,} of {done.prompt_tokens:,} tokens of the prompt read"
-        note = f"{done.method}, {done.stop_reason}; {read} in {done.prefill_seconds:.2f} s"
+        ending = f"{method_label(done.method)}. {ENDINGS[done.stop_reason]}"
+        note = f"{ending}; {read} in {done.prefill_seconds:.2f} s"
         found.append(Fact("Last answer", _speed(done.stats), note))
     lanes = race.lanes if race else ()
-    return [*found, *(Fact("Last race", _speed(lane.stats), lane.method) for lane in lanes)]
+    return [*found, *(Fact("Last race", _speed(lane.stats), method_label(lane.method)) for lane in lanes)]
 
 
 def by_context(state: ModelState, exchanges: Sequence[Exchange]) -> list[Fact]:
@@ -262,7 +264,7 @@ def data_facts(state: ModelState, folder: Path) -> list[Fact]:
     chosen = "the default; --data-dir chooses another" if folder == default else "chosen with --data-dir"
     compiled = isinstance(state, Ready) and state.info.attention == "compiled"
     kernel = "; the compiled kernel lies in the user’s cache folder" if compiled else ""
-    elsewhere = Fact("Elsewhere", "no book, no question, no answer", f"nothing is sent anywhere{kernel}")
+    elsewhere = Fact("Elsewhere", "no book, no question, no answer", f"only who opens this page gets any{kernel}")
     if isinstance(state, Ready) and state.info.elsewhere:
         elsewhere = Fact("Elsewhere", "books, questions and answers", state.info.elsewhere)
     return [Fact("Data folder", str(folder), chosen), elsewhere]

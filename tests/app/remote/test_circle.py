@@ -143,7 +143,7 @@ def test_the_page_says_where_text_goes_and_offers_nothing_that_is_not_there(
     page.asks("Who else?", method="")
     assert page.problem == "" and page.texts[2:] == ["Who else?", "The light house."]
     text = system(page.site, session)
-    assert "are sent" in text and "nothing is sent anywhere" not in text and KEY not in text
+    assert "are sent" in text and "only who opens this page" not in text and KEY not in text
     for elsewhere in (False, True):
         blocks = build_page(Site(worker, elsewhere=elsewhere)).blocks.values()
         tabs = {one.label for one in blocks if type(one).__name__ == "Tab"}

@@ -169,7 +169,8 @@ def test_the_tab_tells_figures_and_verdicts_but_nothing_that_was_read(
     view, private = (text_of(part) for part in html.split("data-private"))
     assert "TriForce: mismatch" in view and "The texts differ from token 3" in view
     assert SECRET not in view and "dark" not in view and str(tmp_path) not in html
-    assert "Last answer 2 tokens, 20.0 ms per token, level 1 accepted 50%, level 2 accepted 75% triforce" in view
+    accepted = "level 1 accepted 50%, level 2 accepted 75%"
+    assert f"Last answer 2 tokens, 20.0 ms per token, {accepted} TriForce. Complete; " in view
     assert f"~/data {SECRET} chosen with --data-dir" in private, "the report has no part of it"
     monkeypatch.setenv("GRADIO_TEMP_DIR", "")
     assert tab.data_folder() == tmp_path / ".triforce-reader"
