@@ -103,8 +103,12 @@ def _byte_level(words: list[str], known: Mapping[str, Any], pre: str) -> Tokeniz
 
 
 def ends_of_text(said: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tokens that end a text: those that the header names, and known ones of the vocabulary."""
+    """The tokens that end a text: those that the header names, and known ones, of which early files call some text."""
     named = (said.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
-    words, types = said["tokenizer.ggml.tokens"], said.get("tokenizer.ggml.token_type", ())
-    known = {number for number, kind in enumerate(types) if kind == CONTROL and words[number] in ENDS_OF_TEXT}
-    return tuple(sorted(known | {end for end in named if end is not None}))
+    words, types = said["tokenizer.ggml.tokens"], said.get("tokenizer.ggml.token_type")
+    known = {word: at for at, word in enumerate(words) if word in ENDS_OF_TEXT}
+    ends = {at for word, at in known.items() if word.startswith(b"<|") or (types and types[at] == CONTROL)}
+    ends.update(end for end in named if end is not None)
+    if b"<|return|>" in known:
+        ends.discard(known.get(b"<|end|>", -1))  # of gpt-oss: the end of a message
+    return tuple(sorted(ends))

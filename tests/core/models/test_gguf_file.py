@@ -20,7 +20,7 @@ from core.models import families, gguf_file, gguf_header
 from core.models.gguf_families import KINDS, VARIANTS
 from core.models.gguf_file import GgufFile, load_gguf
 from core.models.gguf_header import PLAIN
-from core.models.gguf_words import SPLITS, load_words
+from core.models.gguf_words import SPLITS, ends_of_text, load_words
 from core.models.hub.catalog import find
 from core.models.loader import dims_of, load_tokenizer, read_config, read_dims
 from tests import ggufs
@@ -296,3 +296,17 @@ def test_splits_are_those_that_transformers_knows() -> None:
     known = pytest.importorskip("transformers.integrations.gguf.gguf_tokenizer_mapping").GGUF_PRE_TOKENIZER_SPLITS
     both = set(known) & set(SPLITS)
     assert len(both) > 12 and all(SPLITS[pre] == (known[pre],) for pre in both)
+
+
+@pytest.mark.parametrize(
+    ("words", "kinds", "ends"),
+    [
+        ("a </s> <|end|> <|x|>", [1, 3, 3, 3], (0, 1, 2)),
+        ("a </s> <|end|>", [1, 4, 4], (0, 2)),  # Phi-3 as in its first files; `</s>` is a word of HTML
+        ("a <|end|> <|return|> <|call|>", [1, 3, 3, 3], (0, 2, 3)),  # gpt-oss: a message ends, and the next one begins
+        ("a <|im_end|>", None, (0, 1)),
+    ],
+)
+def test_known_tokens_end_a_text(words: str, kinds: list[int] | None, ends: tuple[int, ...]) -> None:
+    said = {"eos_token_id": 0, "tokens": words.encode().split()} | ({"token_type": kinds} if kinds else {})
+    assert ends_of_text({f"tokenizer.ggml.{name}": value for name, value in said.items()}) == ends
