@@ -157,7 +157,7 @@ def _too_long(plan: "Plan", context: int, most: int) -> NotEnoughMemory:
 
 
 def _narrower(plan: "Plan", context: int) -> int | None:
-    """The first width of quantised weights with which a context fits; none beside a 4-bit copy, or shared by GPUs."""
-    widths = (8, 4) if plan.ranks == 1 and plan.config.self_draft_bits != DRAFTING_BITS else ()
-    narrower = (replace(plan, bits=Choice(bits, "")) for bits in widths if bits < plan.bits.value)
+    """The first width of quantised weights with which a context fits; not that of a copy; several GPUs share none."""
+    widths = [bits for bits in (8, 4) if bits < plan.bits.value and bits != plan.config.self_draft_bits]
+    narrower = (replace(plan, bits=Choice(bits, "")) for bits in widths if plan.ranks == 1)
     return next((other.bits.value for other in narrower if other.fit(context) is not None), None)

@@ -295,6 +295,7 @@ def test_a_context_whose_blocks_fit_worse_than_a_longer_one_s_gets_the_longer_on
 SMALLER, ONE = "Choose a smaller model, or close other programs that take memory.", "Leave out --gpus."
 WITH_4 = "With --bits 4 they would fit; answers are then exact for the quantised model."
 QWEN = "qwen2.5-7b-yarn"
+COPIED = {"self_draft_bits": 4, "placement": "resident"}
 UNDIVIDED = replace(sizes_of(QWEN)[0], divisible=False)
 
 
@@ -306,6 +307,7 @@ UNDIVIDED = replace(sizes_of(QWEN)[0], divisible=False)
         (1, LARGE, card(4), {}, "weights", SMALLER),
         (1, LARGE, card(9), {"bits": 4, "budget": 1024}, "weights", SMALLER),
         (1, GROUPED, card(19), {"self_draft_bits": 4}, "weights", "Leave out --self-draft-bits."),
+        (1, GROUPED, card(), {**COPIED, "context": 90_000}, "does not", "Use --context 23616 or less."),
         (1, LLAMA, LAPTOP, {"gpu_memory_gib": 0.5}, "beside them need", "Raise --gpu-memory, or choose"),
         (2, "qwen3-8b", card(), {"context": 65536}, "this model reads at most", "Use --context"),
         (1, SMALL, LAPTOP, {"device": "cuda"}, "no CUDA device", "Use --device cpu."),
