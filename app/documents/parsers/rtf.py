@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from app.documents.archive import Refused, read_most
-from app.documents.elements import Text
+from app.documents.elements import LONGEST_TITLE, Text
 from app.documents.lines import Lines, clean
 from app.documents.messages import Message
+from app.documents.metadata import authors_in
 
 TOKEN = re.compile(
     r"\\([a-zA-Z]{1,32})(-?\d{1,10})? ?|\\'([0-9a-fA-F]{2})|\\([^a-zA-Z])|([{}])|[\r\n]+|([^\\{}\r\n]+)|\\$", re.DOTALL
@@ -21,7 +22,7 @@ TOKEN = re.compile(
 STARRED = frozenset(["cs", "footnote", "fldrslt", "shpinst", "shppict", "shptxt", "moMath", "moMathPara"])
 SKIPPED = frozenset(
     [
-        "annotation", "atnauthor", "atnid", "author", "background", "bkmkend", "bkmkstart", "category",
+        "annotation", "atnauthor", "atnid", "background", "bkmkend", "bkmkstart", "category",
         "colortbl", "comment", "company", "datafield", "do", "doccomm", "fldinst", "filetbl", "fontemb", "footer",
         "footerf", "footerl", "footerr", "formfield", "ftncn", "ftnsep", "ftnsepc", "aftncn", "aftnsep",
         "aftnsepc", "generator", "header", "headerf", "headerl", "headerr", "keywords", "listoverridetable",
@@ -30,7 +31,8 @@ SKIPPED = frozenset(
         "xe", "mmathPict",
     ]
 )  # fmt: skip
-TEXT_OF = {"listtext": "marker", "pntext": "marker", "title": "title", "fonttbl": "fonts", "stylesheet": "styles"}
+TEXT_OF = {"listtext": "marker", "pntext": "marker", "title": "title", "author": "author"}
+TEXT_OF |= {"fonttbl": "fonts", "stylesheet": "styles"}
 SIGNS = {
     "emdash": "—", "endash": "–", "bullet": "•", "lquote": "\u2018", "rquote": "\u2019",
     "ldblquote": "“", "rdblquote": "”", "tab": " ", "emspace": " ", "enspace": " ", "qmspace": " ",
@@ -55,7 +57,7 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file."""
     encoded = read_most(stream, MAX_BYTES)
     rtf = Rtf(encoded[max(0, encoded.find(b"{\\rtf")) :].decode("latin-1"))
-    rtf.title = clean(rtf.title)
+    rtf.title, rtf.authors = clean(rtf.title), authors_in(clean("".join(rtf.authors)))
     yield from rtf.messages()
 
 
@@ -63,7 +65,7 @@ def read(stream: BinaryIO) -> Iterator[Message]:
 class Group:
     """What holds up to the end of a group."""
 
-    reads: str = "text"  # or the name of what its text is: fonts, styles, title, marker; "": nothing
+    reads: str = "text"  # or the name of what its text is: fonts, styles, title, author, marker; "": nothing
     codec: str = ""  # of the current font; "": the document's
     fallback: int = 1  # characters after \\u that stand for it
     hidden: bool = False
@@ -169,6 +171,8 @@ class Rtf(Text):
                 place.marker += text
             case "title":
                 self.add_title(text)
+            case "author":
+                self.authors = ["".join([*self.authors, text])[:LONGEST_TITLE]]
             case "styles":
                 self._style.name += text[:100]
 
