@@ -90,18 +90,21 @@ def seed_of(text: str) -> int:
 
 
 def choices(state: ModelState) -> dict[str, str]:
-    """The fields that depend on the model, as HTML by name; the script marks what was chosen."""
+    """The fields that depend on the model, as HTML by name; the script marks what was chosen.
+
+    While a model is loaded nobody knows what it can do: a question that is asked then names no method of speculation.
+    """
     info = state.info if isinstance(state, Ready) else None
     found = {}
     if info is None or not info.elsewhere:
-        has_draft, usual = (info.has_draft, info.usual_method) if info else (True, DEFAULTS.method)
+        has_draft, usual = (info.has_draft, info.usual_method) if info else (False, "")
         told = METHOD_INFO.format("TriForce" if has_draft else "Speculation")
         fastest = default_method(has_draft=has_draft) if usual == PLAIN else usual
-        offered = [(METHODS[name].short_label, name) for name in (fastest, PLAIN)]
+        offered = [(METHODS[name].short_label if name else "Speculation", name) for name in (fastest, PLAIN)]
         found["method"] = _radios("method", "Decoding", told, offered, usual=usual)
         baseline = default_method(has_draft=True) if usual in (PLAIN, "lookup") else usual  # offered under Decoding
         kinds = [one for one in METHODS.values() if one.exact and one.speculative and one.name != baseline]
-        others = [(one.label, one.name) for one in kinds if has_draft or not one.needs_draft]
+        others = [(one.label, one.name) for one in kinds if info and (has_draft or not one.needs_draft)]
         found["variant"] = _select("variant", "Speculation", [("As chosen under Decoding", AS_CHOSEN), *others])
     if info is not None and (info.elsewhere or len(info.thinking) > 1):
         as_set_up = f"As set up ({info.thinks})" if info.thinks else "As set up"
