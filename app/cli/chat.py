@@ -18,7 +18,6 @@ from app.runtime.race_job import race_report
 from core.config import seed_at
 from core.decoding.registry import PLAIN
 from core.errors import CoreError, InvalidSetting
-from core.planning.hardware import this_machine
 
 HELP = """Type a question. Ctrl+C stops an answer, and what was written stays; Ctrl+D ends.
 /race [QUESTION]   plain decoding and the usual method answer in fair turns; without QUESTION the last one again
@@ -143,7 +142,7 @@ class Chat:
             race = in_turns(text, prompt, question, configs, text.read(question, configs, stop), stop)
         written = race.lanes[-1].answer
         print(written, end="" if written.endswith("\n") else "\n", flush=True)
-        lines = race_lines(race, race_report(race, text.engine.info, this_machine()))
+        lines = race_lines(race, race_report(race))
         print("", *lines, "", sep="\n", file=sys.stderr, flush=True)
 
 

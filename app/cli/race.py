@@ -21,7 +21,6 @@ from core.engine_api import local
 from core.engine_info import EngineInfo
 from core.errors import EmptyQuestion, InvalidSetting
 from core.generation.events import Finished, LaneEvent, PrefillProgress
-from core.planning.hardware import this_machine
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         opening = text.read(args.question, configs, stop)
         prompt = text.conversation.ask(args.question).prompt_ids(text.engine.text, args.thinking)
         race = in_turns(text, prompt, args.question, configs, opening, stop)
-        figures = race_report(race, info, this_machine()) | (opening.report() if opening else {})
+        figures = race_report(race) | (opening.report() if opening else {})
         if args.json:
             print_json(figures | ({"prompt_token_ids": prompt} if args.token_ids else {}))
         else:
@@ -85,6 +84,7 @@ def in_turns(
         ),
         num_book=len(text.conversation.book_ids),
         num_read_before=0,
+        info=text.engine.info,
     )
     line, engine = ProgressLine(), local(text.engine)
     for event in engine.race(prompt, configs, stop):

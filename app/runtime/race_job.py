@@ -21,7 +21,6 @@ from core.generation.events import PrefillProgress
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
     from core.engine_api import LocalEngine, TextEngine
     from core.engine_info import EngineInfo
-    from core.planning.hardware import Machine
 
 CUT_SHORT = {"time_up", "cancelled"}
 
@@ -71,6 +70,7 @@ def run_race(
         book=book.title,
         num_book=book.num_tokens,
         num_read_before=session.num_read,
+        info=engine.info,
     )
     session.race, session.inside = race, race.contender.method if race.contender else ""
     yield Begun(race)
@@ -116,13 +116,16 @@ def judgements(race: Race, prompt: list[int], engine: "LocalEngine") -> dict[str
 WORST_LAST = ("identical", "near_tie", "mismatch")
 
 
-def race_report(race: Race, info: "EngineInfo", machine: "Machine") -> dict[str, Any]:
+def race_report(race: Race) -> dict[str, Any]:
     """The document of `race --json`, with question, book, settings, machine and versions."""
+    from core.planning.hardware import this_machine  # imports torch, as the engine has
+
+    assert race.info is not None, "a race that no model ran"
     finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
     config, plain, contender = race.configs[0], race.plain, race.contender
     speedup = lead(contender, plain).speedup if plain and contender and contender.exact else None
     return {
-        **engine_report(info),
+        **engine_report(race.info),
         **(prefill_report(next(iter(finished.values()))) if finished else {}),
         "methods": {name: answer_report(answer) for name, answer in finished.items()},
         "speedup": rounded(speedup, 3),
@@ -142,7 +145,7 @@ def race_report(race: Race, info: "EngineInfo", machine: "Machine") -> dict[str,
             "top_p": config.sampling.top_p,
             "seed": config.seed,
         },
-        "hardware": asdict(machine),
+        "hardware": asdict(this_machine()),
         "versions": versions(),
     }
 

@@ -7,13 +7,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from app.conversations.exchange import Exchange
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN, is_exact
 from core.decoding.stats import DecodeStats, joined
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, TokenRecord
+
+if TYPE_CHECKING:  # importing it loads torch
+    from core.engine_info import EngineInfo
 
 REPLACEMENT = "\ufffd"  # stands for an incomplete character
 
@@ -133,6 +136,7 @@ class Race(Asked):
     configs: tuple[GenerationConfig, ...]
     seconds: float | None  # a budget for every lane's clock
     book: str
+    info: "EngineInfo | None" = None  # of the model that runs it
     begun: datetime = field(default_factory=datetime.now)
     judgements: dict[str, Judgement] = field(default_factory=dict)  # by method
     ended: bool = False  # no further events come

@@ -4,7 +4,6 @@ import json
 
 from app.conversations.exchange import Exchange, drawn, exactness
 from app.runtime.conversation_actions import Parcel, file_name
-from app.runtime.events import ModelState, Ready
 from app.runtime.race_job import race_report
 from app.runtime.sessions import Session
 from app.runtime.trace import Race, Trace
@@ -26,7 +25,7 @@ def saved(site: Site, session: Session, what: str) -> Parcel:
         case ("card", _, node_id):
             return _card(site, session, node_id)
         case ("race", _, kind):
-            return race_file(session, site.worker.state, kind)
+            return _race_file(session, kind)
         case _:
             raise UnknownAct
 
@@ -50,18 +49,18 @@ def _card(site: Site, session: Session, node_id: str) -> Parcel:
     return Parcel(f"triforce-proof-{file_name(node.question)}.html", "text/html", html)
 
 
-def race_file(session: Session, state: ModelState, kind: str) -> Parcel:
+def _race_file(session: Session, kind: str) -> Parcel:
     """The newest race of a session; `kind` is "card" or "json".
 
     Raises:
         InvalidSetting: no race has ended.
     """
     race, book = session.race, session.book
-    if race is None or not race.ended or not isinstance(state, Ready):
+    if race is None or not race.ended:
         raise InvalidSetting("There is no finished race.", hint="Start one, then save its card.")
     when = f"{race.begun:%Y-%m-%d-%H%M%S}"
     if kind == "json":
-        document = json.dumps(race_report(race, state.info, state.machine), ensure_ascii=False, indent=1)
+        document = json.dumps(race_report(race), ensure_ascii=False, indent=1)
         return Parcel(f"triforce-race-{when}.json", "application/json", document)
     about = book if book is not None and (book.title, book.num_tokens) == (race.book, race.num_book) else None
     return Parcel(f"triforce-proof-{when}.html", "text/html", card_html(race, about))

@@ -26,11 +26,13 @@ from app.ui.race.stage import opening, scenes, typical_round
 from app.ui.race.tab import RaceForm
 from app.ui.race.view import race as race_html
 from app.ui.race.view import replay_points
+from app.ui.saving import saved
+from app.ui.site import Site
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.stats import DecodeStats, Origin
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import LaneEvent, PrefillProgress, TokenRecord
-from tests.app.fakes import MACHINE, FakeEngine, opened, wait_for, write_book
+from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, wait_for, write_book
 from tests.app.ui.pages import EVIL, PageOf, text_of
 from tests.app.ui.race.conftest import PAIR, RaceOf, config, raced, run
 from tests.core.toys import tiny_engine, with_words
@@ -218,10 +220,14 @@ def test_words_that_part_are_a_bug_by_its_name_everywhere_and_no_lossy_lane_is_c
 # -------------------- figures and the card
 
 
-def test_the_figures_of_a_race_are_those_of_the_command_line_and_more(engine: FakeEngine, race_of: RaceOf) -> None:
+def test_the_figures_of_a_race_are_those_of_the_command_line_and_more(
+    worker: EngineWorker, session: Session, monkeypatch: pytest.MonkeyPatch, race_of: RaceOf
+) -> None:
+    monkeypatch.setattr("core.planning.hardware.this_machine", lambda: MACHINE)
+
     def report(*texts: str, configs: Any, **more: Any) -> Any:
         race = race_of(*texts, configs=configs, **more)
-        return json.loads(json.dumps(race_report(race, cast(Any, engine.info), MACHINE)))
+        return json.loads(json.dumps(race_report(race)))
 
     found = report("It was dark.", "It was dark.", "It was light.", configs=[*PAIR, config("h2o")])
     assert {"model", "device", "dtype", "placement", "prompt_tokens", "prefill_seconds"} <= found.keys()
@@ -236,6 +242,11 @@ def test_the_figures_of_a_race_are_those_of_the_command_line_and_more(engine: Fa
     assert worst == {"verdict": "mismatch", "first_divergence": {"index": 2, "logit_gap": 1.25}}
     drawn = report(configs=[replace(one, sampling=DRAWN) for one in PAIR], seconds=0.2)
     assert drawn["equality"]["verdict"] == "not_comparable"
+    other = FakeEngine()
+    other.info.model = "another"
+    worker.jobs.switch(lambda: (other, MACHINE), "another")  # type: ignore[arg-type,return-value]
+    assert worker.jobs.has_loaded(SECONDS)
+    assert json.loads(saved(Site(worker), session, "race:json").text)["model"] == "fake", "the one that raced"
     assert drawn["settings"] == {"max_new_tokens": None, "seconds": 0.2, "temperature": 0.7, "top_p": 1, "seed": 0}
 
 
