@@ -123,7 +123,9 @@ def doing(state: ModelState, now: Fetch | None) -> str:
         return loading(state)
     if now is not None:
         return download(now)
-    return not_loaded(state.refused) if isinstance(state, Ready) and state.refused else ""
+    if isinstance(state, Ready) and state.refused is not None:
+        return refused(state.refused, instead="The model before it is loaded again.")
+    return ""
 
 
 def loading(state: Loading) -> str:
@@ -144,11 +146,6 @@ def refused(error: CoreError, *, instead: str = "") -> str:
     """Why an action was refused, or a model was not loaded; `instead`: what is in use."""
     text = render.escape(" ".join(filter(None, (problem_and_hint(error)[0], instead, problem_and_hint(error)[1]))))
     return f'<div class="problem" role="alert"><span>{text}</span>{CLOSE}</div>'
-
-
-def not_loaded(error: CoreError) -> str:
-    """Why the requested model is not the one in use."""
-    return refused(error, instead="The model before it is loaded again.")
 
 
 def download(fetch: Fetch) -> str:

@@ -13,7 +13,7 @@ from app.runtime.error_text import EngineFault, problem_and_hint, without_paths
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui import render
-from app.ui.models.view import not_loaded, refused
+from app.ui.models.view import refused
 from app.ui.reading.book_view import failure
 from core.errors import CoreError, DamagedAssets
 from core.models.hub import catalog
@@ -55,7 +55,7 @@ def test_everything_that_shows_an_error_leaves_them_out(
     error = DamagedAssets("The weights /srv/secret/a.bin are damaged.", hint="Remove /srv/secret/a.bin.")
     upload = Upload(1, "a.txt")
     upload.fail(error)
-    for html in (render.problem(error), failure(upload), not_loaded(error), refused(error)):
+    for html in (render.problem(error), failure(upload), refused(error)):
         assert "secret" not in html and html.count("…/a.bin") == 2
     raw = CoreError("It broke (OSError: [Errno 2] a secret).", hint="Try again.")
     assert problem_and_hint(raw) == ("It broke (OSError).", "Try again.")
