@@ -1,6 +1,5 @@
 """The state of the system in facts, for the tab "System": what runs, how exact, on which machine."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +11,7 @@ from app.runtime.events import ModelState, Ready
 from app.runtime.trace import Race
 from app.ui.race.result import verdict
 from app.ui.reading.live_strip import ENDINGS
-from core.decoding.registry import METHODS, PLAIN, method_label
+from core.decoding.registry import METHODS, method_label
 from core.decoding.stats import DecodeStats
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
@@ -188,9 +187,9 @@ def exactness(state: ModelState, race: Race | None) -> list[Fact]:
     ]
 
 
-def measured_facts(state: ModelState, exchanges: Sequence[Exchange], race: Race | None) -> list[Fact]:
-    """Tokens a second of this page's answers by context and method; the newest answer and the last race in detail."""
-    found = by_context(state, exchanges)
+def measured_facts(exchanges: Sequence[Exchange], race: Race | None) -> list[Fact]:
+    """How fast the newest answer and the last race were."""
+    found = []
     if exchanges:
         done = exchanges[-1].finished
         read = f"{done.prompt_tokens - done.reused_tokens:,} of {done.prompt_tokens:,} tokens of the prompt read"
@@ -199,28 +198,6 @@ def measured_facts(state: ModelState, exchanges: Sequence[Exchange], race: Race 
         found.append(Fact("Last answer", _speed(done.stats), note))
     lanes = race.lanes if race else ()
     return [*found, *(Fact("Last race", _speed(lane.stats), method_label(lane.method)) for lane in lanes)]
-
-
-def by_context(state: ModelState, exchanges: Sequence[Exchange]) -> list[Fact]:
-    """Tokens a second of the loaded model's answers, by context rounded to a power of two."""
-    model = state.info.model if isinstance(state, Ready) else None
-    spent: dict[int, dict[str, tuple[int, float]]] = {}  # tokens and seconds by method
-    for one in exchanges:
-        stats, method = one.finished.stats, one.finished.method
-        if one.model == model and len(one.methods) == 1 and stats.decode_seconds:
-            place = spent.setdefault(1 << round(math.log2(max(one.finished.prompt_tokens, 1))), {})
-            tokens, seconds = place.get(method, (0, 0.0))
-            place[method] = tokens + stats.new_tokens, seconds + stats.decode_seconds
-    return [
-        Fact(
-            f"About {context:,} tokens",
-            ", ".join(
-                f"{method_label(method)} {formats.figure(tokens / seconds)} tokens/s"
-                for method, (tokens, seconds) in sorted(place.items(), key=lambda one: one[0] != PLAIN)
-            ),
-        )
-        for context, place in sorted(spent.items())
-    ]
 
 
 def _speed(stats: DecodeStats) -> str:

@@ -118,7 +118,7 @@ def system(site: Site, session: Session) -> str:
     cards += (
         _card("Exactness and speculation", exactness(state, race))
         + _card("Machine", machine_facts(state, machine_of(state), machine), wide=False)
-        + _card("Measured here", measured_facts(state, session.exchanges, race), wide=False)
+        + _card("Measured here", measured_facts(session.exchanges, race), wide=False)
         + _card("Versions", [Fact(name, version) for name, version in versions().items()], wide=False)
         + _card("Where data lies", data_facts(state, data_folder()), private=True)
     )

@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 import torch
 
-from app.conversations.exchange import Exchange
 from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
@@ -25,7 +24,7 @@ from core.models.param_count import size_in
 from core.planning.hardware import Gpu, Machine
 from core.planning.plan import make_plan
 from core.planning.sizes import DRAFTING_WEIGHTS
-from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, lane_stats, opened, write_book
+from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, opened, write_book
 from tests.app.ui.pages import PageOf, text_of
 from tests.app.ui.race.conftest import PAIR, raced
 
@@ -43,16 +42,16 @@ def ready(engine: FakeEngine) -> Ready:
 
 @pytest.fixture(autouse=True)
 def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """The tab's HTML, on a machine and with exchanges of the test's own."""
+    """The tab's HTML, on a machine of the test's own."""
     monkeypatch.setattr(Path, "home", lambda: HOME)
     monkeypatch.setenv("GRADIO_TEMP_DIR", "")
     monkeypatch.setattr(tab, "used_bytes", lambda _: (700 << 20, 800 << 20))
 
-    def draw(state: Any, machine: Machine | None = MACHINE, system: str = "Linux", exchanges: Any = ()) -> str:
+    def draw(state: Any, machine: Machine | None = MACHINE, system: str = "Linux") -> str:
         monkeypatch.setattr(tab, "machine_of", lambda _: machine)
         monkeypatch.setattr("platform.system", lambda: system)
         site: Any = SimpleNamespace(worker=SimpleNamespace(state=state))
-        return tab.system(site, cast(Any, SimpleNamespace(exchanges=exchanges, race=None)))
+        return tab.system(site, cast(Any, SimpleNamespace(exchanges=(), race=None)))
 
     return draw
 
@@ -131,27 +130,6 @@ def test_loading_and_a_failure_show_what_is_known(shown: Shown) -> None:
 )
 def test_the_draft_is_told_by_the_method_that_is_used(has_draft: bool, planned: str, words: str) -> None:
     assert guesses(cast(Any, SimpleNamespace(has_draft=has_draft, usual_method=planned))) == words
-
-
-def test_what_was_measured_here_is_told_by_context_and_method(ready: Ready, shown: Shown) -> None:
-    name = ready.info.model
-
-    def told(method: str, tokens: int, seconds: float, context: int, model: str = name, *more: str) -> Exchange:
-        stats = replace(lane_stats(tokens, method), new_tokens=tokens, decode_seconds=seconds)
-        done = replace(finished("a b", method), stats=stats, prompt_tokens=context)
-        return Exchange("q", done, model=model, methods=(method, *more))
-
-    exchanges = (
-        told("triforce", 100, 2.0, 8000),
-        told("autoregressive", 10, 1.0, 8500),
-        told("autoregressive", 30, 1.0, 8200),
-        told("autoregressive", 40, 1.0, 2000),
-        told("autoregressive", 900, 1.0, 2000, "another"),
-        told("autoregressive", 900, 1.0, 2000, name, "triforce"),
-    )
-    words = text_of(shown(ready, exchanges=exchanges))
-    assert "About 2,048 tokens Plain decoding 40.0 tokens/s" in words
-    assert "About 8,192 tokens Plain decoding 20.0 tokens/s, TriForce 50.0 tokens/s" in words
 
 
 def test_the_tab_tells_figures_and_verdicts_but_nothing_that_was_read(
