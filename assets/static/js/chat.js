@@ -77,11 +77,12 @@ on("click", "[data-copy]", (button) => {
   if (text) page.copy(bare(text)).then((done) => page.reword(button, done ? "Copied" : "Not allowed here"));
 });
 
-// -------------------- the question box: empty as soon as its question is sent, full again if it is refused
+// -------------------- the question box: empty as soon as its question is sent, full again if that gets no answer
 
 const PENDING = "triforce-question"; // a question on its way, until the program has taken or refused it
 const box = () => find("#question textarea");
 let sending = false;
+let sent = null; // the last question, until it is given back
 
 function fit() {
   const field = box();
@@ -94,6 +95,8 @@ function write(text) {
   if (box()) box().value = text;
   fit();
 }
+
+const giveBack = (question) => write([question, box().value].filter((text) => text.trim()).join("\n")); // before what was typed since
 
 function focus() {
   const field = box();
@@ -114,6 +117,7 @@ async function filesAreThere() {
 async function ask(question) {
   if (sending || document.documentElement.classList.contains("answering")) return;
   sending = true;
+  sent = question;
   const own = box().value === question;
   if (own) write("");
   sessionStorage.setItem(PENDING, question);
@@ -121,7 +125,7 @@ async function ask(question) {
   const taken = await act("ask", { question, settings: now() });
   sessionStorage.removeItem(PENDING);
   sending = false;
-  if (!taken && own && !box().value) write(question);
+  if (!taken && own) giveBack(question);
 }
 
 on("submit", "[data-question]", () => ask(box().value));
@@ -133,7 +137,8 @@ const DRAFT = "triforce-draft";
 drawers.set("draft", (draft) => {
   if (!draft || !box() || sessionStorage.getItem(DRAFT) === draft[0]) return;
   sessionStorage.setItem(DRAFT, draft[0]);
-  write(draft[1]);
+  (draft[1] === sent ? giveBack : write)(draft[1]);
+  sent = null;
   if (draft[1]) focus();
 });
 

@@ -23,24 +23,11 @@ export function on(kind, selector, run, capture = false) {
 }
 
 // What this browser remembers: any value, or a text as an earlier version kept it; null: nothing.
-const unkept = new Map(); // by a browser that keeps nothing: it lasts as long as the page
-
-export function recall(key) {
-  try {
-    const text = localStorage.getItem(key);
-    return text?.match(/^[a-z]+$/) ? text : JSON.parse(text);
-  } catch {
-    return unkept.get(key) ?? null;
-  }
-}
-
-export function remember(key, value) {
-  try {
-    localStorage.setItem(key, JSON.stringify(value));
-  } catch {
-    unkept.set(key, value);
-  }
-}
+export const recall = (key) => {
+  const text = localStorage.getItem(key);
+  return text?.match(/^[a-z]+$/) ? text : JSON.parse(text);
+};
+export const remember = (key, value) => localStorage.setItem(key, JSON.stringify(value));
 
 // -------------------- whose page it is: a reload keeps its session, a second tab gets its own
 

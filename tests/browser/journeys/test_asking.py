@@ -100,6 +100,19 @@ def test_an_answer_is_stopped_and_continued(page: Page, engine: FakeEngine, tmp_
     expect(page.button("Continue")).to_have_count(0)
 
 
+def test_a_question_that_gets_no_answer_stands_again_before_what_was_typed_since(
+    page: Page, engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.reading.clear()
+    page.opens(write_book(tmp_path))
+    page.asks("How was it?")
+    expect(page.conversation).to_contain_text("Waiting until the book is read")
+    page.question.fill("And then?")
+    page.presses("Stop the answer")
+    expect(page.question).to_have_value("How was it?\nAnd then?")
+    engine.reading.set()
+
+
 def test_a_question_is_changed_and_the_old_branch_stays(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
     two_answers(page, engine, tmp_path)
     page.button("Edit").first.click()
