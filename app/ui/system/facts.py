@@ -83,13 +83,13 @@ def model_facts(ready: Ready) -> list[Fact]:
             Fact("Context", f"{ready.context:,} tokens", "as --context or the server says"),
         ]
     draft = formats.amount(info.draft_weight_bytes) + " of weights" if info.has_draft else "none"
-    because, self_draft = plan.composition and plan.composition.because, info.self_draft_weight_bytes
+    self_draft = info.self_draft_weight_bytes
     return [
         Fact("Model", info.model, info.description),
-        Fact("Draft", draft, "; ".join(filter(None, (guesses(info), info.draft_because)))),
+        Fact("Draft", draft, info.draft_because),
         *weight_facts(info),
-        *([Fact("Decodes by", METHODS[info.usual_method].label, because)] if because else []),
-        *([Fact("Self-draft weights", formats.amount(info.self_draft_weight_bytes), SELF_DRAFT)] if self_draft else []),
+        Fact("Decodes by", METHODS[info.usual_method].label, plan.composition.because if plan.composition else ""),
+        *([Fact("Self-draft weights", formats.amount(self_draft), SELF_DRAFT)] if self_draft else []),
         Fact("Device", plan.device.value, plan.device.because),
         Fact("Precision", _name(plan.dtype.value), plan.dtype.because),
         Fact("Keys and values", _name(plan.kv.value or plan.dtype.value), plan.kv.because),
@@ -104,19 +104,6 @@ def model_facts(ready: Ready) -> list[Fact]:
         ),
         Fact("A token takes", formats.amount(info.kv_bytes_per_token), "keys and values in all layers"),
     ]
-
-
-def guesses(info: "EngineInfo") -> str:
-    """Who guesses, by the method that is used if none is chosen."""
-    method = METHODS[info.usual_method]
-    if method.needs_draft:
-        return "guesses for level 1"
-    told = "the retrieval cache guesses"
-    if method.lookup_at_least:
-        told = "what followed the same words earlier is the guess"
-    elif not method.speculative:
-        told = "plain decoding makes no guesses"
-    return f"not used: {told}" if info.has_draft else told
 
 
 def _name(dtype: object) -> str:

@@ -15,7 +15,7 @@ from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
 from app.ui.header import masthead
 from app.ui.system import tab
-from app.ui.system.facts import PARTS, guesses
+from app.ui.system.facts import PARTS
 from core.config import EngineConfig
 from core.errors import NotEnoughMemory
 from core.models.hub.catalog import find
@@ -70,7 +70,7 @@ def test_the_plan_is_drawn_to_scale_and_every_choice_has_its_reason(ready: Ready
         "Exact for fake, float32 weights not quantised",
         "~/.triforce-reader",
         "GPU none no CUDA device found",
-        "of weights guesses for level 1",
+        "Decodes by TriForce with lookup",
         "Weights 32 bits",
     ):
         assert told in words, told
@@ -116,20 +116,6 @@ def test_loading_and_a_failure_show_what_is_known(shown: Shown) -> None:
     html = shown(LoadFailed(ERROR))
     assert "could not be loaded" in html and "The weights need 13.0 GiB of …/x." in text_of(html)
     assert "test processor" in html and "alice" not in html and "No model" in masthead(LoadFailed(ERROR))
-
-
-@pytest.mark.parametrize(
-    ("has_draft", "planned", "words"),
-    [
-        (True, "triforce", "guesses for level 1"),
-        (True, "lookup", "not used: what followed the same words earlier is the guess"),
-        (False, "lookup", "what followed the same words earlier is the guess"),
-        (False, "retrieval", "the retrieval cache guesses"),
-        (False, "autoregressive", "plain decoding makes no guesses"),
-    ],
-)
-def test_the_draft_is_told_by_the_method_that_is_used(has_draft: bool, planned: str, words: str) -> None:
-    assert guesses(cast(Any, SimpleNamespace(has_draft=has_draft, usual_method=planned))) == words
 
 
 def test_the_tab_tells_figures_and_verdicts_but_nothing_that_was_read(
