@@ -142,9 +142,8 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Change | None
     if verb == "choose":
         choice = understood(library.books[index].document, detail)
         return lambda now: now.choose(index, choice)
-    last, places = len(library.books) - 1, {"up": index - 1, "down": index + 1}
-    to = min(int(detail[:6]), last) if verb == "move" and detail.isdecimal() else places.get(verb, -1)
-    return (lambda now: now.move(index, to)) if 0 <= to <= last else None
+    to = index - 1 if verb == "up" else index + 1
+    return (lambda now: now.move(index, to)) if 0 <= to < len(library.books) else None
 
 
 # -------------------- looking into documents
@@ -174,7 +173,7 @@ ACTS: dict[str, Act] = {
     "read-on": _followed(lambda site, session, _: site.worker.reading.catch_up(session)),
     "stop-reading": lambda site, session, *_: site.worker.stop_reading(session.id),
     "reopen": reopen,
-    **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "move", "remove", "choose")},
+    **{verb: arrange(verb) for verb in ("start-over", "parts", "up", "down", "remove", "choose")},
     "tick": lambda _, session, ticked, __: setattr(session, "ticked", ticked),
     "undo": undo,
     "fresh": fresh,

@@ -136,13 +136,11 @@ def _row(session: Session, index: int, book: Book) -> str:
         + tool(f"preview:{key}:1", f"Preview {title}", "Preview")
         + tool(f"remove:{key}", f"Remove {title}", "Remove")
     )
-    handle = f' draggable="true" data-drag="{key}" title="Drag to another place"' if last else ""
     forgets = render.link("Forget its recognised text on disk", f"forget-recognised:{key}", title=FORGETS)
     forget = f"<p>{forgets}</p>" if book.file and document.recognised_pages else ""
     cover = f'<img class="cover" src="{render.escape(document.cover)}" alt="">' if document.cover else ""
     return (
-        f'<li class="document-row" data-row="{index}"><div class="document-head">'
-        f'<span class="number"{handle}>{index + 1}</span>{cover}'
+        f'<li class="document-row"><div class="document-head"><span class="number">{index + 1}</span>{cover}'
         f'<div><h4 dir="auto">{render.escape(title)}</h4><p class="quiet">{render.escape(facts)}</p>'
         f'<p class="costs"><b>{tokens}</b></p></div><div class="tools">{tools}</div></div>'
         f"{warnings(document.warnings, f'Warnings about {title}')}{recognition(session, book)}{forget}"

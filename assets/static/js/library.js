@@ -56,24 +56,6 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-// -------------------- documents, dragged to another place by their numbers
-
-let dragged = null;
-const rowOf = (event) => dragged && event.target.closest?.("[data-row]");
-
-on("dragstart", "[data-drag]", (handle, event) => {
-  dragged = handle;
-  event.dataTransfer.setData("text/plain", handle.textContent);
-});
-document.addEventListener("dragover", (event) => rowOf(event) && event.preventDefault());
-document.addEventListener("drop", (event) => {
-  const row = rowOf(event);
-  if (!row) return;
-  event.preventDefault();
-  act(`move:${dragged.dataset.drag}:${row.dataset.row}`);
-});
-on("dragend", "[data-drag]", () => (dragged = null));
-
 // -------------------- choosing what is read of a library that is too long: ticks; the server tells what they cost
 
 const boxes = (book) => all("[name=chapter]", book);
