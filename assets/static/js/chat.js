@@ -154,7 +154,7 @@ page.watch(() => {
 // -------------------- the list of conversations
 
 on("input", "#conv-search", (field) => act(`search:${field.value}`));
-on("click", "#conversations .menu :is([data-save], [data-act]:not([data-armed]))", (entry) => entry.closest("details").removeAttribute("open"));
+on("click", "#conversations .menu :is([data-save], [data-act])", (entry) => entry.closest("details").removeAttribute("open"));
 document.addEventListener("click", (event) => {
   for (const menu of page.all("#conversations li details[open]")) if (!menu.contains(event.target)) menu.open = false;
 });

@@ -16,6 +16,7 @@ function unfold(name, open) {
 }
 
 on("click", "[data-fold]", ({ dataset: { fold } }) => unfold(fold, !isOpen(fold)));
+on("click", "[data-choosing]", () => unfold("side", false)); // what is chosen from stands behind it
 on("click", "#model-offer [data-decline]", (button) => {
   keep({ declined: [...declined(), button.closest("[data-offer]").dataset.offer] });
   follow();

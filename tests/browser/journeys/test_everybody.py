@@ -89,6 +89,19 @@ def test_a_phone_shows_all_of_it_within_its_width(
         page.fits_its_width()
 
 
+@pytest.mark.parametrize("screen", [PHONE, {"width": 1280, "height": 480}])
+def test_what_has_no_room_on_a_narrow_or_low_screen_is_scrolled_to(
+    visit: Callable[..., Page], screen: dict[str, int], tmp_path: Path
+) -> None:
+    page = visit(**screen)
+    chapters = "".join(f"# Part {number}\n\n{'A line of it. ' * 60}\n\n" for number in range(40))
+    page.opens(write_book(tmp_path, chapters, "long.md"))
+    page.heading("Choose what is read").hover()
+    page.tab.mouse.wheel(0, 9000)
+    for one in (page.button("Read what is ticked"), page.question):
+        expect(one).to_be_in_viewport(ratio=1)
+
+
 # -------------------- axe
 
 
