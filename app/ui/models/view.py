@@ -172,4 +172,4 @@ def download(fetch: Fetch) -> str:
 
 def _going_on(body: str, *, stop: str) -> str:
     cancel = render.button("Cancel", stop, tone="act") if stop else ""
-    return f'<div class="going-on"><div role="status">{body}</div>{cancel}</div>'
+    return f'<div class="going-on"><div>{body}</div>{cancel}</div>'

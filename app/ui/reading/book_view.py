@@ -182,14 +182,14 @@ def _doing(session: Session) -> str:
         return _running(waiting_line(doing))
     step = " · ".join(filter(None, ("Reading", page_reached(session.book, doing.done_tokens))))
     left, share = f"<b>{time_left(doing)}</b> {NOTIFY}", doing.done_tokens / max(doing.total_tokens, 1)
-    return _running(step, left, share, also=' role="status"')
+    return _running(step, left, share)
 
 
-def _running(step: str, below: str = "", share: float | None = None, *, also: str = "") -> str:
+def _running(step: str, below: str = "", share: float | None = None) -> str:
     """A step with its bar; `below`: what stands below it, as HTML."""
     bar = '<div class="bar busy"><span></span></div>' if share is None else render.bar(share, step)
     told = below or "&nbsp;"
-    return f'<div class="step"{also}><p>{render.escape(step)}</p>{bar}<p class="quiet">{told}</p></div>'
+    return f'<div class="step"><p>{render.escape(step)}</p>{bar}<p class="quiet">{told}</p></div>'
 
 
 def progress(upload: Upload) -> str:

@@ -44,7 +44,7 @@ function name() {
 
 // -------------------- what is said: the first line of a state, not each of its numbers
 
-const TOLD = ["#strip .status", "#book .step > p:first-child", "#race-board .status"];
+const TOLD = ["#strip .status", "#book .step > p:first-child", "#race-board .status", ".going-on > div p"];
 const kinds = new Map(); // by selector: the words of the last line, without its numbers
 const announcer = Object.assign(document.createElement("div"), { id: "announcer" });
 announcer.setAttribute("role", "status");

@@ -155,6 +155,7 @@ def test_it_is_told_why_there_is_no_word_yet() -> None:
     wait = session.writing = Writing(trace=Trace("Now?", "triforce"), conversation="", beside=False)
     assert waits(wait, session) == "Waiting for its turn"
     session.doing = progress(2048)
+    assert "Reading" in book_card(session) and 'role="status"' not in book_card(session), "numbers are not read out"
     wait.apply(Waiting("own job", 0))
     html = waits(wait, session)
     assert "Waiting until the book is read" in html and "25% · a few seconds left" in html
