@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import gradio as gr
 
 from app.ui.acts import Act
-from app.ui.header import KEYS, masthead, notice
+from app.ui.header import KEYS, masthead
 from app.ui.inside import view as inside
 from app.ui.library import acts as library_acts
 from app.ui.library import view as library
@@ -42,7 +42,7 @@ def build_page(site: Site) -> gr.Blocks:
     )
     with page:
         pane("masthead", "masthead", masthead(site.worker.state))
-        pane("banner", "banner", notice(site.worker.state))
+        pane("banner", "banner")
         with gr.Tabs(elem_id="tabs"):
             reading.build_tab()
             library.build_tab()

@@ -40,11 +40,10 @@ def saved_books(site: Site, _session: Session) -> str:
             "<legend>Save what was read</legend>",
             [(label, f'name="keeping" data-act-change="keeping:{value}"') for label, value in CHOICES],
             info=ABOUT,
-            also=' id="keeping"',
             value=f'name="keeping" data-act-change="keeping:{settings.keeping}"',
         )
         field = f'min="0" step="any" value="{settings.cap_bytes / GIB:g}" data-act-change="saved-room" data-keep'
-        body += render.number("Room, GiB", field, info="The books unused for longest go first.", also=' id="kept-room"')
+        body += render.number("Room, GiB", field, info="The books unused for longest go first.")
         body += saved_list(folder.books(), settings.cap_bytes, folder.notices)
     return (
         f'<details id="kept" class="fold-part" data-keep><summary role="button">Saved books</summary>{body}</details>'
@@ -64,7 +63,7 @@ def saved_list(books: "Sequence[SavedBook]", cap_bytes: int, notices: Sequence[s
     body = f'<ul class="kept">{rows}</ul>' if rows else f'<p class="quiet">{NOTHING_KEPT}</p>'
     share = render.bar(total / cap_bytes if cap_bytes else 0.0, "Room taken on disk")
     head = f"{formats.amount(total) if total else 'Nothing'} of {formats.amount(cap_bytes)}"
-    return f'<section class="card kept-books" aria-label="Saved books"><p>{head}</p>{share}{body}{told}</section>'
+    return f'<section class="card" aria-label="Saved books"><p>{head}</p>{share}{body}{told}</section>'
 
 
 def remove(site: Site, _session: Session, book_id: str, _values: Values) -> None:
@@ -107,7 +106,7 @@ FORGETS = "Delete its recognised text from the data folder; the open book stays.
 def incoming(session: Session) -> str:
     """What could not be opened, what is on its way, the newest removal, and the budget."""
     parts = [*problems(session), undo(session), *state(session)]
-    return f'<section class="card incoming">{"".join(parts)}</section>' if any(parts) else ""
+    return f'<section class="card">{"".join(parts)}</section>' if any(parts) else ""
 
 
 def listing(session: Session) -> str:
@@ -119,7 +118,7 @@ def listing(session: Session) -> str:
     order = ", read in this order" if len(books) > 1 else ""
     title = f"<h3>{formats.plural(len(books), 'document')}{order}</h3>"
     head = f"<header>{title}{render.link('Start over', 'start-over')}</header>"
-    return f'<section class="card library-card" aria-label="Open documents">{head}<ol>{rows}</ol></section>'
+    return f'<section class="card" aria-label="Open documents">{head}<ol>{rows}</ol></section>'
 
 
 def _row(session: Session, index: int, book: Book) -> str:

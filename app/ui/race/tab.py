@@ -171,7 +171,7 @@ def build_tab() -> None:
     """The tab's places."""
     lengths = [(label, f'name="seconds" value="{value}"') for label, value in LENGTHS]
     fields = (
-        render.radios("<legend>Until</legend>", lengths, also=' id="race-length"', value=lengths[0][1])
+        render.radios("<legend>Until</legend>", lengths, value=lengths[0][1])
         + render.number("Most tokens", f'name="limit" min="1" value="{DEFAULTS.max_new_tokens}"')
         + render.number("Temperature", 'name="temperature" min="0" max="2" step="0.1" value="0"')
     )

@@ -101,7 +101,7 @@ def board(race: Race) -> str:
     """Lanes, the difference between plain decoding and its contender, and the verdict."""
     lanes = [lane_html(race, number) for number in range(len(race.lanes))]
     plain, contender = race.plain, (best_lane(race) if race.ended else None) or race.contender
-    gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
+    gap = _gap(contender, lead(contender, plain)) if plain and contender else ""
     lanes.insert(1 if len(lanes) == 2 else 0, gap)
     found = result(race)
     verdicts = [(lane, verdict(race, lane)) for lane in race.lanes if lane is not plain]
@@ -162,18 +162,17 @@ def _finish_line(race: Race) -> int:
     return max(config.max_new_tokens for config in race.configs)
 
 
-def _gap(race: Race, contender: Trace, ahead: Lead) -> str:
+def _gap(contender: Trace, ahead: Lead) -> str:
     speedup = formats.NONE_YET if ahead.speedup is None else f"{ahead.speedup:.2f}×"
     name = method_label(contender.method)
-    pair = f"{race.lanes.index(contender)},{next(n for n, lane in enumerate(race.lanes) if lane is race.plain)}"
     tokens, seconds = ahead.tokens, ahead.seconds
     noun = "token" if abs(tokens) == 1 else "tokens"
     much = f"<b>{abs(tokens):,}</b><span>{noun} {'behind' if tokens < 0 else 'ahead'}</span>"
     early = f"<b>{abs(seconds):.2f} s</b><span>{'behind' if seconds < 0 else 'ahead'}</span>"
     return (
-        f'<aside class="gap" data-pair="{pair}" title="{GAP_TITLE}" aria-label="{name} against plain decoding">'
+        f'<aside class="gap" title="{GAP_TITLE}" aria-label="{name} against plain decoding">'
         f'<p class="speedup"><b>{speedup}</b><span>{name} against plain</span></p>'
-        f'<p class="gap-tokens">{much}</p><p class="gap-seconds">{early}</p></aside>'
+        f"<p>{much}</p><p>{early}</p></aside>"
     )
 
 

@@ -292,7 +292,7 @@ def _on_disk(session: Session) -> str:
     if kept:
         forgets = render.link("Delete the kept text", "forget-texts", title=FORGET_TITLE)
         keeps = f"Its text is kept: its conversations open it again. {forgets}"
-    return f'{line}<p class="quiet keep-line">{keeps}</p>'
+    return f'{line}<p class="quiet">{keeps}</p>'
 
 
 # -------------------- the budget of the context

@@ -101,8 +101,7 @@ def conversations(site: Site, session: Session) -> str:
 
 def problem(session: Session) -> str:
     """Why the last act was refused."""
-    error = session.problem
-    return f'<div class="told">{render.problem(error, closes="close-problem")}</div>' if error else ""
+    return render.problem(session.problem, closes="close-problem") if session.problem else ""
 
 
 def flags(session: Session) -> list[str]:
