@@ -268,6 +268,7 @@ def test_a_named_host_and_the_pages_of_a_named_origin_are_let_in(worker: EngineW
         assert programs.get("models", headers=far | {"Origin": "http://localhost:3001"}).status_code == 403
         asked = programs.options("chat/completions", headers={"Origin": PAGE, "Authorization": ""})
         assert asked.status_code == 204 and "POST" in asked.headers["access-control-allow-methods"]
+        assert asked.headers["access-control-allow-headers"] == "*, Authorization"
 
 
 def test_other_machines_need_a_key() -> None:
