@@ -186,7 +186,7 @@ def serve(
     )
     page, hosts = build_page(site), Hosts(args.host, args.port, args.allow_host or ())
     page.launch(
-        server_name=args.host,
+        server_name=f"[{args.host}]" if ":" in args.host else args.host,
         server_port=args.port,
         _frontend=False,  # no request to itself, which on a busy machine may take longer than the 3 s that Gradio waits
         inbrowser=args.browser,
@@ -299,19 +299,19 @@ def check_port(host: str, port: int) -> None:
         NotPossibleHere: the address is not one of this machine, or the port is in use or reserved.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        if os.name == "posix":  # allows a port that was in use a moment ago; elsewhere the option means something else
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            if os.name == "posix":  # allows a port that was in use a moment ago; elsewhere it means something else
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        except OSError as error:
-            problem, hint = f"{host} is not an address of this machine.", "Use --host 127.0.0.1, or leave it out."
-            if error.errno in (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE)):
-                problem = f"Port {port} on {host} is in use by another program."
-                hint = f"End that program or choose another port, for example --port {port + 1}."
-            elif error.errno == errno.EACCES:
-                problem, hint = f"Port {port} is reserved by the system.", "Use one from 1024 up, such as --port 7860."
-            raise NotPossibleHere(problem, hint=hint) from error
+    except OSError as error:
+        problem, hint = f"{host} is not an address of this machine.", "Use --host 127.0.0.1, or leave it out."
+        if error.errno in (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE)):
+            problem = f"Port {port} on {host} is in use by another program."
+            hint = f"End that program or choose another port, for example --port {port + 1}."
+        elif error.errno == errno.EACCES:
+            problem, hint = f"Port {port} is reserved by the system.", "Use one from 1024 up, such as --port 7860."
+        raise NotPossibleHere(problem, hint=hint) from error
 
 
 # -------------------- what is stored on disk

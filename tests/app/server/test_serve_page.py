@@ -17,6 +17,7 @@ from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from core.errors import InvalidSetting, NotPossibleHere, UnknownModel
 from tests.app.fakes import SECONDS
+from tests.app.server.asgi import client
 
 
 @pytest.mark.parametrize("changed", [{"host": "0.0.0.0"}, {"host": "192.168.0.7"}, {"host": "::"}, {"share": True}])
@@ -61,6 +62,19 @@ def test_an_address_that_cannot_be_listened_at_is_one_line_with_an_action(argume
     assert str(arguments.port) in caught.value.problem and f"--port {arguments.port + 1}" in caught.value.hint
     with pytest.raises(InvalidSetting, match="not an address of this machine"):
         serve_page.check_port("203.0.113.7", 7860)
+
+
+def test_an_address_of_the_sixth_version_is_served(
+    serve: Callable[[EngineWorker], str], worker: EngineWorker, arguments: argparse.Namespace
+) -> None:
+    arguments.host = "::1"
+    try:
+        serve_page.check_port(arguments.host, arguments.port)
+    except NotPossibleHere:
+        pytest.skip("this machine has no such address")
+    serve(worker)
+    with client() as browser:
+        assert browser.get(f"http://[::1]:{arguments.port}/config").status_code == 200
 
 
 def test_a_start_deletes_what_a_killed_program_had_unpacked(
