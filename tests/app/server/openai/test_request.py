@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.server.openai.errors import RequestError, request_error
+from app.server.openai.prompts import Prompts
 from app.server.openai.request import ChatBody, ResponseBody, TextBody, parse, parse_json
 from core.errors import BadGrammar
+from tests.app.fakes import FakeText
 
 ASKED = [{"role": "user", "content": "Who keeps the light?"}]
 
@@ -103,6 +105,13 @@ def test_anything_else_is_a_request_or_an_error_of_one_line(fields: dict[str, An
             assert "\n" not in error.message and error.param is not None
         else:
             assert body.config.max_new_tokens >= 1 and 0 <= body.config.sampling.temperature <= 2
+
+
+@pytest.mark.parametrize("prompt", ["Hi", "^Hi"])
+def test_a_text_that_has_its_own_beginning_gets_no_second(prompt: str) -> None:
+    text: Any = FakeText()
+    text.beginning = [ord("^")]
+    assert Prompts().of(parsed({"prompt": prompt}), text).ids == [*map(ord, "^Hi")]
 
 
 def test_a_schema_reaches_the_engine_from_every_address() -> None:
