@@ -17,7 +17,8 @@ from core.generation.events import Finished
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done it when they are used
     from core.generation.text import LocalText
 
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 EMPTY_LINE = "\n\n"
 MOST_ANSWERS = 256  # whose tokens are remembered
 LEAST_BOOK = 1024  # tokens of a text that is worth a boundary
