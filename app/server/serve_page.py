@@ -66,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
     auth = credentials(args.auth or from_environment)
     check_exposure(args.host, share=args.share, auth=auth)
     load_it, limits = chosen_engine(args)
-    check_port(args.host, args.port)
+    for host in (args.host, "127.0.0.1"):  # Gradio tries this one, too
+        check_port(host, args.port)
     folder = data_dir(args.data_dir)
     prepare_process(folder)
     sweep_unpacked()

@@ -53,7 +53,11 @@ def test_the_password_may_stand_in_the_environment(
             serve_page.credentials(auth)
 
 
-def test_an_address_that_cannot_be_listened_at_is_one_line_with_an_action(arguments: argparse.Namespace) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+def test_an_address_that_cannot_be_listened_at_is_one_line_with_an_action(
+    host: str, arguments: argparse.Namespace
+) -> None:
+    arguments.host = host
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", arguments.port))
         taken.listen()
