@@ -264,8 +264,9 @@ def ours(result: Result) -> Document:
 
 
 def event(document: Document) -> bytes:
-    """One server-sent event."""
-    return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+    """One server-sent event; those of /v1/responses have names."""
+    name = f"event: {document['type']}\n" if "type" in document else ""
+    return f"{name}data: {json.dumps(document, separators=(',', ':'))}\n\n".encode()
 
 
 def remark(text: str) -> bytes:

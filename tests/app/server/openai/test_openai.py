@@ -212,6 +212,8 @@ def test_responses_say_what_chat_says(client: openai.OpenAI) -> None:
     with client.responses.stream(input=[message], **fields) as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
         assert "".join(deltas) == stream.get_final_response().output_text == whole.output_text
+    with client.responses.with_streaming_response.create(input="Hello", stream=True, **fields) as raw:
+        assert next(raw.iter_lines()) == "event: response.created"
     silent: Any = {"input": text, **fields, "extra_body": {"stop": [whole.output_text[:1]]}}
     with client.responses.stream(**silent) as stream:
         kinds = [event.type for event in stream]
