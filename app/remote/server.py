@@ -231,12 +231,12 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machi
 
 
 def _piece(event: Mapping[str, Any]) -> Piece:
-    choice = (event["choices"] or [{}])[0]
+    choice = (event.get("choices") or [{}])[0]
     delta = choice.get("delta") or {}
     text, thought = delta.get("content") or "", delta.get("reasoning_content") or delta.get("reasoning") or ""
     if not isinstance(text, str) or not isinstance(thought, str):
         raise TypeError("content that is no text")
-    return Piece(text, thought, choice.get("finish_reason"), event.get("usage") or {})
+    return Piece(text, thought, choice.get("finish_reason") or None, event.get("usage") or {})
 
 
 def _line(words: str) -> str:

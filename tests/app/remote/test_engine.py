@@ -116,7 +116,7 @@ def test_an_answer_comes_with_its_figures(server: FakeServer) -> None:
     (body,) = server.chats
     assert body["messages"] == [{"role": "user", "content": "Martha keeps the light.\n\nWho keeps the light?"}]
     assert body["temperature"] == 0 and body["stream_options"] == {"include_usage": True}
-    server.answers(stream(0.1, says("All at once.", "stop")))  # neither counts nor an end
+    server.answers(stream(0.1, event(type="ping"), says("All at once.", "stop")))  # neither counts nor an end
     assert end(ask(connect(server))).stats.decode_seconds >= 0.1
 
 
@@ -181,6 +181,7 @@ BAD: dict[str, tuple[Reply, str]] = {
     "has numbers for words": (stream(event(choices=[{"delta": {"content": 5}}]), DONE), "not answer like"),
     "is nested": (stream(b"data: " + b"[" * 100_000 + b"\n\n"), "not answer like"),
     "breaks off": (stream(says("The"), end=False), "ended the connection"),
+    "breaks off without a reason": (stream(says("The", ""), end=False), "ended the connection"),
     "ends without an end": (stream(says("The")), "ended the connection"),
     "falls silent": (stream(says("The"), 9.0), "sends nothing"),
     "is an error amid a stream": (stream(says("The"), event(error={"message": "out of memory"})), "out of memory"),
