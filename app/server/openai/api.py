@@ -176,7 +176,7 @@ class Api:
                     case Pause() if reading and time.monotonic() - told_at >= ALIVE_SECONDS:
                         told_at = time.monotonic()
                         yield remark("working")
-                for document in documents:
+                for document in documents if asked.stream else ():  # `whole` tells all at once
                     told_at = time.monotonic()
                     yield event(document)
         if len(results) < asked.n:
