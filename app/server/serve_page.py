@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     for host in (args.host, "127.0.0.1"):  # Gradio tries this one, too
         check_port(host, args.port)
     folder = data_dir(args.data_dir)
-    prepare_process(folder)
+    prepare_process(folder, args.host)
     sweep_unpacked()
     code = INTERRUPTED
     with Ending() as ending, upload_files.in_use(folder):
@@ -318,10 +318,10 @@ def check_port(host: str, port: int) -> None:
 # -------------------- what is stored on disk
 
 
-def prepare_process(folder: Path) -> None:
+def prepare_process(folder: Path, host: str) -> None:
     """Set the variables Gradio reads at import: no analytics, uploads in our folder, no proxy for its own address."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(folder / upload_files.FOLDER)
-    known = [host for host in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",") if host]
+    known = [one for one in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",") if one]
     for name in ("NO_PROXY", "no_proxy"):  # Gradio requests its own address to see whether it is up
-        os.environ[name] = ",".join(dict.fromkeys([*known, "127.0.0.1", "localhost", "::1"]))
+        os.environ[name] = ",".join(dict.fromkeys([*known, "127.0.0.1", "localhost", host]))

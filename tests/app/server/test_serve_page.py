@@ -99,17 +99,22 @@ def test_uploads_lie_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("NO_PROXY", "intranet")
     for name in ("GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED", "no_proxy"):
         monkeypatch.setenv(name, "")
-    serve_page.prepare_process(serve_page.data_dir(tmp_path / "data"))
+    serve_page.prepare_process(serve_page.data_dir(tmp_path / "data"), "192.0.2.1")
     assert Path(os.environ["GRADIO_TEMP_DIR"]).is_relative_to(tmp_path)
     assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
     for name in ("NO_PROXY", "no_proxy"):
-        assert os.environ[name].split(",")[:2] == ["intranet", "127.0.0.1"]
+        assert os.environ[name].split(",") == ["intranet", "127.0.0.1", "localhost", "192.0.2.1"]
 
 
 def test_a_page_that_asks_only_itself_starts_where_a_proxy_cannot_be_used(
-    serve: Callable[[EngineWorker], str], worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+    serve: Callable[[EngineWorker], str],
+    worker: EngineWorker,
+    arguments: argparse.Namespace,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    arguments.host = "127.0.0.2"
     assert serve(worker) and os.environ["ALL_PROXY"], "downloads still see it"
 
 
