@@ -11,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 from starlette.middleware import Middleware
 
 from app.context import upload_files
@@ -146,19 +147,21 @@ def load(config: EngineConfig) -> "tuple[TextEngine, Machine]":
 
 
 @contextmanager
-def without_socks() -> Iterator[None]:
-    """Leave out proxies that are SOCKS: without another package Gradio cannot make clients, and it asks only itself."""
-    proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
-    socks = [name for name, value in proxies.items() if value.startswith("socks")]
-    for name in socks:
-        del os.environ[name]
+def without_broken_settings() -> Iterator[None]:
+    """Leave out proxies and certificates with which no client can be made: Gradio makes some, and asks only itself."""
+    left_out = dict[str, str]()
+    try:
+        httpx.Client().close()
+    except (ImportError, ValueError, OSError, httpx.InvalidURL):  # SOCKS needs another package
+        names = [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("SSL_CERT_")]
+        left_out = {name: os.environ.pop(name) for name in names}
     try:
         yield
     finally:
-        os.environ.update({name: proxies[name] for name in socks})
+        os.environ.update(left_out)
 
 
-@without_socks()
+@without_broken_settings()
 def serve(
     args: argparse.Namespace,
     worker: EngineWorker,

@@ -258,12 +258,18 @@ def test_an_address_is_made_complete_or_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, value", [("ALL_PROXY", "socks5://127.0.0.1:9"), ("ALL_PROXY", "socks://x:9"), ("NO_PROXY", "::1/128")]
-)
-def test_a_proxy_that_cannot_be_used_is_told(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    "name, value",
+    [
+        *(("ALL_PROXY", proxy) for proxy in ("socks5://127.0.0.1:9", "socks://x:9")), ("NO_PROXY", "::1/128"),
+        ("SSL_CERT_FILE", "gone.pem"),
+    ],
+)  # fmt: skip
+def test_a_proxy_or_certificate_that_cannot_be_used_is_told(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for other in ("ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, value)
     with pytest.raises(RemoteError, match=name):
-        Server("http://gpu.example/v1")
+        Server("https://gpu.example/v1")
     assert Server("http://127.0.0.1:8000").name == "127.0.0.1:8000", "this machine needs none"

@@ -106,16 +106,21 @@ def test_uploads_lie_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.Monk
         assert os.environ[name].split(",") == ["intranet", "127.0.0.1", "localhost", "192.0.2.1"]
 
 
-def test_a_page_that_asks_only_itself_starts_where_a_proxy_cannot_be_used(
+BROKEN = {"ALL_PROXY": "socks5://127.0.0.1:9", "SSL_CERT_FILE": "gone.pem", "NO_PROXY": "::1/128"}
+
+
+@pytest.mark.parametrize("broken", [{}, *({name: value} for name, value in BROKEN.items())])
+def test_a_page_that_asks_only_itself_needs_no_proxy_or_certificate(
+    broken: dict[str, str],
     serve: Callable[[EngineWorker], str],
     worker: EngineWorker,
     arguments: argparse.Namespace,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    for name, value in {"HTTP_PROXY": "http://127.0.0.1:9", **broken}.items():
+        monkeypatch.setenv(name, value)
     arguments.host = "127.0.0.2"
-    assert serve(worker) and os.environ["ALL_PROXY"], "downloads still see it"
+    assert serve(worker) and os.environ["HTTP_PROXY"], "downloads still see it"
 
 
 # -------------------- the end, each in a process of its own
