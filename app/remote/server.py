@@ -90,7 +90,7 @@ class Server:
     """One server. `base` ends in /v1; only this object holds the key."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        """Raises InvalidSetting: not an address, or not a key. RemoteError: no proxy that can be used."""
+        """Raises InvalidSetting: not an address or key. RemoteError: no proxy or certificates that can be used."""
         if key and not (key.isascii() and key.isprintable()):
             raise InvalidSetting("The server's key cannot be sent in a header.", hint=f"Check {KEY_VARIABLE}.")
         self.base = base_of(url)
@@ -102,7 +102,10 @@ class Server:
             "verify": self.base.startswith("https:"),  # certificates are only loaded for TLS
         }
         try:
-            httpx.Client(verify=False, trust_env=not here).close()
+            httpx.Client(**self._options).close()
+        except OSError as error:
+            hint = "See to SSL_CERT_FILE and SSL_CERT_DIR."
+            raise RemoteError("The certificates that are set here cannot be read.", hint=hint) from error
         except (ImportError, ValueError, httpx.InvalidURL) as error:  # SOCKS needs another package
             raise RemoteError("The proxy that is set here cannot be used.", hint=PROXY_HINT) from error
 
@@ -231,12 +234,12 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machi
 
 
 def _piece(event: Mapping[str, Any]) -> Piece:
-    choice = (event["choices"] or [{}])[0]
+    choice = (event.get("choices") or [{}])[0]
     delta = choice.get("delta") or {}
     text, thought = delta.get("content") or "", delta.get("reasoning_content") or delta.get("reasoning") or ""
     if not isinstance(text, str) or not isinstance(thought, str):
         raise TypeError("content that is no text")
-    return Piece(text, thought, choice.get("finish_reason"), event.get("usage") or {})
+    return Piece(text, thought, choice.get("finish_reason") or None, event.get("usage") or {})
 
 
 def _line(words: str) -> str:

@@ -27,7 +27,7 @@ ADDRESS = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::([0-9]{1,5})
 NEAR = {"same-origin", "none"}  # Sec-Fetch-Site of this server's own page, and of an address that the user typed
 PREFLIGHT = {
     "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
-    "Access-Control-Allow-Headers": "Authorization, Content-Type",
+    "Access-Control-Allow-Headers": "*, Authorization",  # OpenAI's own client sends many; * has not this one
     "Access-Control-Max-Age": "600",
 }
 TO_OURSELVES = {

@@ -11,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 from starlette.middleware import Middleware
 
 from app.context import upload_files
@@ -66,9 +67,10 @@ def run(args: argparse.Namespace) -> int:
     auth = credentials(args.auth or from_environment)
     check_exposure(args.host, share=args.share, auth=auth)
     load_it, limits = chosen_engine(args)
-    check_port(args.host, args.port)
+    for host in (args.host, "127.0.0.1"):  # Gradio tries this one, too
+        check_port(host, args.port)
     folder = data_dir(args.data_dir)
-    prepare_process(folder)
+    prepare_process(folder, args.host)
     sweep_unpacked()
     code = INTERRUPTED
     with Ending() as ending, upload_files.in_use(folder):
@@ -145,19 +147,21 @@ def load(config: EngineConfig) -> "tuple[TextEngine, Machine]":
 
 
 @contextmanager
-def without_socks() -> Iterator[None]:
-    """Leave out proxies that are SOCKS: without another package Gradio cannot make clients, and it asks only itself."""
-    proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
-    socks = [name for name, value in proxies.items() if value.startswith("socks")]
-    for name in socks:
-        del os.environ[name]
+def without_broken_settings() -> Iterator[None]:
+    """Leave out proxies and certificates with which no client can be made: Gradio makes some, and asks only itself."""
+    left_out = dict[str, str]()
+    try:
+        httpx.Client().close()
+    except (ImportError, ValueError, OSError, httpx.InvalidURL):  # SOCKS needs another package
+        names = [name for name in os.environ if name.lower().endswith("_proxy") or name.startswith("SSL_CERT_")]
+        left_out = {name: os.environ.pop(name) for name in names}
     try:
         yield
     finally:
-        os.environ.update({name: proxies[name] for name in socks})
+        os.environ.update(left_out)
 
 
-@without_socks()
+@without_broken_settings()
 def serve(
     args: argparse.Namespace,
     worker: EngineWorker,
@@ -186,7 +190,7 @@ def serve(
     )
     page, hosts = build_page(site), Hosts(args.host, args.port, args.allow_host or ())
     page.launch(
-        server_name=args.host,
+        server_name=f"[{args.host}]" if ":" in args.host else args.host,
         server_port=args.port,
         _frontend=False,  # no request to itself, which on a busy machine may take longer than the 3 s that Gradio waits
         inbrowser=args.browser,
@@ -299,28 +303,28 @@ def check_port(host: str, port: int) -> None:
         NotPossibleHere: the address is not one of this machine, or the port is in use or reserved.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        if os.name == "posix":  # allows a port that was in use a moment ago; elsewhere the option means something else
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            if os.name == "posix":  # allows a port that was in use a moment ago; elsewhere it means something else
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        except OSError as error:
-            problem, hint = f"{host} is not an address of this machine.", "Use --host 127.0.0.1, or leave it out."
-            if error.errno in (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE)):
-                problem = f"Port {port} on {host} is in use by another program."
-                hint = f"End that program or choose another port, for example --port {port + 1}."
-            elif error.errno == errno.EACCES:
-                problem, hint = f"Port {port} is reserved by the system.", "Use one from 1024 up, such as --port 7860."
-            raise NotPossibleHere(problem, hint=hint) from error
+    except OSError as error:
+        problem, hint = f"{host} is not an address of this machine.", "Use --host 127.0.0.1, or leave it out."
+        if error.errno in (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE)):
+            problem = f"Port {port} on {host} is in use by another program."
+            hint = f"End that program or choose another port, for example --port {port + 1}."
+        elif error.errno == errno.EACCES:
+            problem, hint = f"Port {port} is reserved by the system.", "Use one from 1024 up, such as --port 7860."
+        raise NotPossibleHere(problem, hint=hint) from error
 
 
 # -------------------- what is stored on disk
 
 
-def prepare_process(folder: Path) -> None:
+def prepare_process(folder: Path, host: str) -> None:
     """Set the variables Gradio reads at import: no analytics, uploads in our folder, no proxy for its own address."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(folder / upload_files.FOLDER)
-    known = [host for host in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",") if host]
+    known = [one for one in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",") if one]
     for name in ("NO_PROXY", "no_proxy"):  # Gradio requests its own address to see whether it is up
-        os.environ[name] = ",".join(dict.fromkeys([*known, "127.0.0.1", "localhost", "::1"]))
+        os.environ[name] = ",".join(dict.fromkeys([*known, "127.0.0.1", "localhost", host]))

@@ -1,7 +1,7 @@
 """Text to tokens and back: the chat template cut into segments, and a detokenizer for streams.
 
 A prompt is joined from separately tokenised segments, so a book has the same tokens for every question and answers keep
-their ids. Only template pieces contain special tokens.
+their ids. Special tokens come from template pieces alone, or from a text that a program composed itself.
 """
 
 import hashlib
@@ -143,9 +143,9 @@ class ChatText:
         template = json.dumps([self._template, tokenizer.chat_template, self._options], sort_keys=True)
         return hashlib.sha256(f"{tokens}\0{template}".encode()).hexdigest()
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of plain text; nothing in it is read as a special token."""
-        encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Token ids of plain text. `special`: the names of special tokens in it are read as such."""
+        encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=not special, verbose=False)
         return cast(list[int], encoded["input_ids"])
 
     @property

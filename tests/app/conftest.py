@@ -141,7 +141,7 @@ def serving(arguments: argparse.Namespace) -> Iterator[Callable[[EngineWorker], 
     pages: list[Any] = []
 
     def start(worker: EngineWorker) -> Served:
-        serve_page.prepare_process(serve_page.data_dir(arguments.data_dir))
+        serve_page.prepare_process(serve_page.data_dir(arguments.data_dir), arguments.host)
         pages.append(serve_page.serve(arguments, worker, serve_page.credentials(arguments.auth), note="A note."))
         return Served(pages[-1].app, arguments)
 

@@ -79,7 +79,7 @@ class FakeText:
     knows_offsets = True
     beginning: Sequence[int] = ()
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
         return [ord(char) for char in text]
 
     def offsets(self, text: str) -> list[int]:

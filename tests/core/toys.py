@@ -297,8 +297,8 @@ def with_words(engine: Engine) -> Engine:
     """A tiny random model that takes any text: token ids of the bundled tokenizer, folded into its 64."""
 
     class Folded(ChatText):
-        def encode(self, text: str) -> list[int]:
-            return [token % 60 for token in super().encode(text)]
+        def encode(self, text: str, *, special: bool = False) -> list[int]:
+            return [token % 60 for token in super().encode(text, special=special)]
 
         def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
             return [[token % 60 for token in piece] for piece in super().pieces(roles, thinking)]

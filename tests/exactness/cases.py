@@ -99,7 +99,7 @@ def drawing_of(number: int, world: World = "tiny", flavour: Flavour = "mixed") -
 class LetterChat(Letters):
     """Letters with a chat format: a turn is a separator, the question, a separator."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
         return [max(self.alphabet.find(letter), 0) for letter in text]
 
     def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:

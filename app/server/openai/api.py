@@ -34,6 +34,7 @@ from app.server.openai.turns import MOST_WAITING, Turns, check_known, ended_earl
 from app.server.request_guard import Hosts, RequestGuard
 from core.config import seed_at
 from core.decoding.registry import methods_for
+from core.engine_api import local
 from core.generation.events import Finished, PrefillProgress, RoundDone, TokenRecord
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ class Api:
         self._check_name(asked.model)
 
         def work(engine: "TextEngine", _cancel: threading.Event) -> Iterator[Pause]:
-            ids.extend(engine.text.encode(asked.prompt) if isinstance(asked.prompt, str) else asked.prompt)
+            prompt = asked.prompt
+            ids.extend(local(engine).text.encode(prompt, special=True) if isinstance(prompt, str) else prompt)
             check_known(engine, ids)
             yield Pause()
 
@@ -174,7 +176,7 @@ class Api:
                     case Pause() if reading and time.monotonic() - told_at >= ALIVE_SECONDS:
                         told_at = time.monotonic()
                         yield remark("working")
-                for document in documents:
+                for document in documents if asked.stream else ():  # `whole` tells all at once
                     told_at = time.monotonic()
                     yield event(document)
         if len(results) < asked.n:

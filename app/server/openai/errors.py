@@ -8,7 +8,6 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from app.runtime.error_text import EngineFault, problem_and_hint
 from core.errors import BadGrammar, ContextTooSmall, CoreError
 
-GRAMMAR_FIELDS = {"input": "text.format"}  # where a request has its schema, by where it has its text
 RETRY_SECONDS = 5
 
 
@@ -65,5 +64,6 @@ def request_error(error: CoreError, field: str = "messages") -> RequestError:
     problem, hint = problem_and_hint(error)
     if isinstance(error, EngineFault):
         return RequestError(problem, 500, code="engine_error")
-    param = GRAMMAR_FIELDS.get(field, "response_format") if isinstance(error, BadGrammar) else None
+    schema = "text.format" if field == "input" else "response_format"
+    param = schema if isinstance(error, BadGrammar) else None
     return RequestError(problem if "--" in hint else f"{problem} {hint}", param=param)  # clients have no command line

@@ -17,6 +17,7 @@ from core.generation.events import Finished
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done it when they are used
     from core.generation.text import LocalText
 
+K = TypeVar("K")
 V = TypeVar("V")
 EMPTY_LINE = "\n\n"
 MOST_ANSWERS = 256  # whose tokens are remembered
@@ -38,7 +39,7 @@ class Prompts:
 
     def __init__(self) -> None:
         self._answers: OrderedDict[str, tuple[int, ...]] = OrderedDict()
-        self._texts: OrderedDict[str, list[int]] = OrderedDict()
+        self._texts: OrderedDict[tuple[str, bool], list[int]] = OrderedDict()
         self._knows_system: bool | None = None
 
     def of(self, request: Body, text: "LocalText", thinking: str | None = None) -> Prompt:
@@ -70,8 +71,11 @@ class Prompts:
             return Prompt(list(prompt))
         at = prompt.rfind(EMPTY_LINE)
         first, rest = (prompt[:at], prompt[at:]) if at > 0 else (prompt, "")
-        ids = [*text.beginning, *self._encoded(first, text)]
-        return Prompt(ids + text.encode(rest), boundary=len(ids) if len(ids) >= LEAST_BOOK and rest else 0)
+        ids, beginning = self._encoded(first, text, special=True), list(text.beginning)
+        if ids[: len(beginning)] != beginning:  # the text has not its own
+            ids = beginning + ids
+        boundary = len(ids) if len(ids) >= LEAST_BOOK and rest else 0
+        return Prompt(ids + text.encode(rest, special=True), boundary=boundary)
 
     def wrote(self, finished: Finished, text: "LocalText") -> None:
         """Remember the tokens of an answer without its thought, if they decode to exactly its text."""
@@ -107,12 +111,10 @@ class Prompts:
             return [self._encoded(message.text, text)]
         return [self._encoded(message.text[:at], text), text.encode(message.text[at:])]
 
-    def _encoded(self, words: str, text: "LocalText") -> list[int]:
-        if len(words) < LONG_TEXT:
-            return text.encode(words)
-        ids = self._texts.get(words)
-        ids = text.encode(words) if ids is None else ids
-        keep(self._texts, words, ids, MOST_TEXTS)
+    def _encoded(self, words: str, text: "LocalText", *, special: bool = False) -> list[int]:
+        ids = self._texts.get((words, special)) or text.encode(words, special=special)
+        if len(words) >= LONG_TEXT:
+            keep(self._texts, (words, special), ids, MOST_TEXTS)
         return ids
 
 
@@ -128,7 +130,7 @@ def knows_system(text: "LocalText") -> bool:
         return True
 
 
-def keep(kept: OrderedDict[str, V], key: str, value: V, most: int) -> None:
+def keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
     """Add the newest entry; beyond `most` entries drop the oldest."""
     kept[key] = value
     kept.move_to_end(key)

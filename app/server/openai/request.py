@@ -41,17 +41,20 @@ EFFORTS = {
     "low": ("low", "on"),
     "medium": ("medium", "on"),
     "high": ("high", "on"),
+    "xhigh": ("high", "on"),
+    "max": ("high", "on"),
 }
 # The values with which a field changes nothing; any other is refused, because the answer would ignore it.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_p", "min_tokens"), (0,)),
     **dict.fromkeys(("repetition_penalty", "best_of"), (1,)),
-    **dict.fromkeys(("tools", "functions"), ([],)),
+    **dict.fromkeys(("tools", "functions", "bad_words", "stop_token_ids"), ([],)),
     **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
-    **dict.fromkeys(("echo", "ignore_eos"), (False,)),
-    **dict.fromkeys(("audio", "prediction", "grammar", "structured_outputs"), ()),
+    **dict.fromkeys(("echo", "ignore_eos", "include_stop_str_in_output", "use_beam_search"), (False,)),
+    **dict.fromkeys(("audio", "prediction", "web_search_options", "grammar", "structured_outputs"), ()),
     **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
-    **{"logit_bias": ({},), "modalities": (["text"],), "suffix": ("",)},
+    **dict.fromkeys(("allowed_token_ids", "prompt_logprobs", "chat_template", "documents"), ()),
+    **{"logit_bias": ({},), "modalities": (["text"],), "suffix": ("",), "verbosity": ("medium",)},
 }
 
 
@@ -90,7 +93,7 @@ def _text_or_tokens(prompt: Any) -> str | tuple[int, ...]:
 
 Limit = Annotated[int, AfterValidator(_limit)]  # of the tokens of an answer
 Logprobs = Annotated[int, Field(ge=0, le=MOST_LOGPROBS)]
-Effort = Literal["none", "minimal", "low", "medium", "high"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Stop = Annotated[str, Field(min_length=1)]
 Parts = Annotated[
     list[Part],
@@ -251,9 +254,11 @@ class ChatBody(Body):
         if continues and self.add_generation_prompt:
             problem = "continue_final_message needs add_generation_prompt=false."
             raise RequestError(problem, param="continue_final_message")
-        if self.messages[-1].role != (last := "assistant" if continues else "user"):
-            hint = "" if continues else " To continue an answer, send continue_final_message=true."
-            raise RequestError(f"The last message must be the {last}'s.{hint}", param=self.field)
+        if continues != (self.messages[-1].role == "assistant"):
+            problem = "The last message is an answer. To continue it, send continue_final_message=true."
+            if continues:
+                problem = "The last message is no answer that continue_final_message could continue."
+            raise RequestError(problem, param=self.field)
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs=true.", param="top_logprobs")
         self.max_tokens = self.max_completion_tokens or self.max_tokens

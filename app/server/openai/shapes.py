@@ -111,11 +111,6 @@ class TextShape(ChatShape):
         super().__init__(model, include_usage=include_usage)
         self._sent: dict[int, int] = {}  # characters of each answer, for the offsets of tokens
 
-    def whole(self, results: Sequence[Result]) -> Document:
-        """See `ChatShape`."""
-        self._sent.clear()
-        return super().whole(results)
-
     def _logs(self, index: int, records: Records) -> Document | None:
         at = self._sent.get(index, 0)
         self._sent[index] = at + sum(len(record.text) for record in records or ())
@@ -142,7 +137,7 @@ class ResponseShape(ChatShape):
     PREFIX = "resp_"
 
     def __init__(self, model: str, *, include_usage: bool = False) -> None:
-        super().__init__(model, include_usage=include_usage)
+        super().__init__(model)  # the last event has the usage
         self._text, self._number = "", 0
 
     def whole(self, results: Sequence[Result]) -> Document:
@@ -179,10 +174,6 @@ class ResponseShape(ChatShape):
         yield self._event("response.content_part.done", **self._place, part=content(text))
         yield self._event("response.output_item.done", output_index=0, item=self._item(text, response["status"]))
         yield self._event(f"response.{response['status']}", response=response)
-
-    def last(self, results: Sequence[Result]) -> Iterable[Document]:
-        """See `ChatShape`."""
-        return ()
 
     @property
     def _place(self) -> Document:
@@ -264,8 +255,9 @@ def ours(result: Result) -> Document:
 
 
 def event(document: Document) -> bytes:
-    """One server-sent event."""
-    return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+    """One server-sent event; those of /v1/responses have names."""
+    name = f"event: {document['type']}\n" if "type" in document else ""
+    return f"{name}data: {json.dumps(document, separators=(',', ':'))}\n\n".encode()
 
 
 def remark(text: str) -> bytes:

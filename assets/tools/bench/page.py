@@ -122,7 +122,7 @@ def served(watch: Stopwatch) -> Iterator["ServedPage"]:
         folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="triforce-page-")))
         ending.callback(os.environ.update, dict(os.environ))
         ending.callback(os.environ.clear)
-        prepare_process(folder)
+        prepare_process(folder, "127.0.0.1")
         worker = EngineWorker(load)
         ending.callback(worker.close)
         with socket.socket() as probe:

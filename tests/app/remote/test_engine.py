@@ -116,7 +116,7 @@ def test_an_answer_comes_with_its_figures(server: FakeServer) -> None:
     (body,) = server.chats
     assert body["messages"] == [{"role": "user", "content": "Martha keeps the light.\n\nWho keeps the light?"}]
     assert body["temperature"] == 0 and body["stream_options"] == {"include_usage": True}
-    server.answers(stream(0.1, says("All at once.", "stop")))  # neither counts nor an end
+    server.answers(stream(0.1, event(type="ping"), says("All at once.", "stop")))  # neither counts nor an end
     assert end(ask(connect(server))).stats.decode_seconds >= 0.1
 
 
@@ -181,6 +181,7 @@ BAD: dict[str, tuple[Reply, str]] = {
     "has numbers for words": (stream(event(choices=[{"delta": {"content": 5}}]), DONE), "not answer like"),
     "is nested": (stream(b"data: " + b"[" * 100_000 + b"\n\n"), "not answer like"),
     "breaks off": (stream(says("The"), end=False), "ended the connection"),
+    "breaks off without a reason": (stream(says("The", ""), end=False), "ended the connection"),
     "ends without an end": (stream(says("The")), "ended the connection"),
     "falls silent": (stream(says("The"), 9.0), "sends nothing"),
     "is an error amid a stream": (stream(says("The"), event(error={"message": "out of memory"})), "out of memory"),
@@ -257,12 +258,18 @@ def test_an_address_is_made_complete_or_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, value", [("ALL_PROXY", "socks5://127.0.0.1:9"), ("ALL_PROXY", "socks://x:9"), ("NO_PROXY", "::1/128")]
-)
-def test_a_proxy_that_cannot_be_used_is_told(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    "name, value",
+    [
+        *(("ALL_PROXY", proxy) for proxy in ("socks5://127.0.0.1:9", "socks://x:9")), ("NO_PROXY", "::1/128"),
+        ("SSL_CERT_FILE", "gone.pem"),
+    ],
+)  # fmt: skip
+def test_a_proxy_or_certificate_that_cannot_be_used_is_told(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for other in ("ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, value)
     with pytest.raises(RemoteError, match=name):
-        Server("http://gpu.example/v1")
+        Server("https://gpu.example/v1")
     assert Server("http://127.0.0.1:8000").name == "127.0.0.1:8000", "this machine needs none"

@@ -48,7 +48,7 @@ async def empty() -> dict[str, Any]:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-async def asked(
+def ask(
     app: Any,
     path: str = "/",
     headers: Headers = (),
@@ -56,22 +56,11 @@ async def asked(
     receive: Callable[[], Awaitable[Any]] = empty,
     **more: Any,
 ) -> Answer:
-    """Send one request. `more`: fields of its scope."""
+    """The answer to one request. `more`: fields of its scope."""
     scope: dict[str, Any] = {"type": "http", "path": path, "raw_path": path.encode(), "query_string": b""}
     scope |= {"root_path": "", "http_version": "1.1", "extensions": {}, "asgi": {"spec_version": "2.4"}}
     scope |= {"server": ("127.0.0.1", 7860), "client": ("127.0.0.1", 50000), "method": method, "scheme": "http"}
     scope |= {"headers": [(name.encode(), value.encode()) for name, value in headers], **more}
     answer = Answer()
-    await app(scope, receive, answer.send)
+    finish(app(scope, receive, answer.send))
     return answer
-
-
-def ask(app: Any, path: str = "/", headers: Headers = (), method: str = "GET", **more: Any) -> Answer:
-    """The same, outside an event loop."""
-    found: list[Answer] = []
-
-    async def work() -> None:
-        found.append(await asked(app, path, headers, method, **more))
-
-    finish(work())
-    return found[0]

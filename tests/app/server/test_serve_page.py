@@ -17,6 +17,7 @@ from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from core.errors import InvalidSetting, NotPossibleHere, UnknownModel
 from tests.app.fakes import SECONDS
+from tests.app.server.asgi import client
 
 
 @pytest.mark.parametrize("changed", [{"host": "0.0.0.0"}, {"host": "192.168.0.7"}, {"host": "::"}, {"share": True}])
@@ -52,7 +53,11 @@ def test_the_password_may_stand_in_the_environment(
             serve_page.credentials(auth)
 
 
-def test_an_address_that_cannot_be_listened_at_is_one_line_with_an_action(arguments: argparse.Namespace) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+def test_an_address_that_cannot_be_listened_at_is_one_line_with_an_action(
+    host: str, arguments: argparse.Namespace
+) -> None:
+    arguments.host = host
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", arguments.port))
         taken.listen()
@@ -61,6 +66,19 @@ def test_an_address_that_cannot_be_listened_at_is_one_line_with_an_action(argume
     assert str(arguments.port) in caught.value.problem and f"--port {arguments.port + 1}" in caught.value.hint
     with pytest.raises(InvalidSetting, match="not an address of this machine"):
         serve_page.check_port("203.0.113.7", 7860)
+
+
+def test_an_address_of_the_sixth_version_is_served(
+    serve: Callable[[EngineWorker], str], worker: EngineWorker, arguments: argparse.Namespace
+) -> None:
+    arguments.host = "::1"
+    try:
+        serve_page.check_port(arguments.host, arguments.port)
+    except NotPossibleHere:
+        pytest.skip("this machine has no such address")
+    serve(worker)
+    with client() as browser:
+        assert browser.get(f"http://[::1]:{arguments.port}/config").status_code == 200
 
 
 def test_a_start_deletes_what_a_killed_program_had_unpacked(
@@ -81,18 +99,28 @@ def test_uploads_lie_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("NO_PROXY", "intranet")
     for name in ("GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED", "no_proxy"):
         monkeypatch.setenv(name, "")
-    serve_page.prepare_process(serve_page.data_dir(tmp_path / "data"))
+    serve_page.prepare_process(serve_page.data_dir(tmp_path / "data"), "192.0.2.1")
     assert Path(os.environ["GRADIO_TEMP_DIR"]).is_relative_to(tmp_path)
     assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
     for name in ("NO_PROXY", "no_proxy"):
-        assert os.environ[name].split(",")[:2] == ["intranet", "127.0.0.1"]
+        assert os.environ[name].split(",") == ["intranet", "127.0.0.1", "localhost", "192.0.2.1"]
 
 
-def test_a_page_that_asks_only_itself_starts_where_a_proxy_cannot_be_used(
-    serve: Callable[[EngineWorker], str], worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+BROKEN = {"ALL_PROXY": "socks5://127.0.0.1:9", "SSL_CERT_FILE": "gone.pem", "NO_PROXY": "::1/128"}
+
+
+@pytest.mark.parametrize("broken", [{}, *({name: value} for name, value in BROKEN.items())])
+def test_a_page_that_asks_only_itself_needs_no_proxy_or_certificate(
+    broken: dict[str, str],
+    serve: Callable[[EngineWorker], str],
+    worker: EngineWorker,
+    arguments: argparse.Namespace,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
-    assert serve(worker) and os.environ["ALL_PROXY"], "downloads still see it"
+    for name, value in {"HTTP_PROXY": "http://127.0.0.1:9", **broken}.items():
+        monkeypatch.setenv(name, value)
+    arguments.host = "127.0.0.2"
+    assert serve(worker) and os.environ["HTTP_PROXY"], "downloads still see it"
 
 
 # -------------------- the end, each in a process of its own

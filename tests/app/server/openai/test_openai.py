@@ -18,10 +18,13 @@ from core.config import GenerationConfig
 from core.decoding.registry import FASTEST
 from core.engine import Engine
 from core.generation.session import Conversation
+from core.models.hub import catalog
+from core.models.loader import load_tokenizer
 from tests.app.fakes import free_port, wait_for
 from tests.app.server.openai.servers import served
 from tests.core.toys import tiny_engine, with_words
 
+TOKENIZER = load_tokenizer(catalog.find("harbour").target)
 ROOT = Path(__file__).parents[4]
 BOOK = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. Arthur Nash mended nets there. " * 12
 QUESTION = "Who kept the light?"
@@ -182,6 +185,8 @@ def test_a_text_goes_on_without_a_chat_template_and_is_counted(
     assert choice.logprobs and choice.logprobs.tokens and "".join(choice.logprobs.tokens) == choice.text
     assert choice.logprobs.text_offset and choice.logprobs.text_offset[1] == len(choice.logprobs.tokens[0])
     assert client.completions.create(prompt=ids, **fields).choices[0].text == choice.text
+    by_hand = TOKENIZER.apply_chat_template(asked(), tokenize=False, add_generation_prompt=True)
+    assert client.completions.create(prompt=by_hand, **fields).choices[0].text == text_of(ask(client, max_tokens=9))
     parts = client.completions.create(prompt=BOOK, stream=True, **fields)
     assert "".join(part.choices[0].text for part in parts) == choice.text
     with pytest.raises(openai.BadRequestError, match="token that the model does not have"):
@@ -207,6 +212,8 @@ def test_responses_say_what_chat_says(client: openai.OpenAI) -> None:
     with client.responses.stream(input=[message], **fields) as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
         assert "".join(deltas) == stream.get_final_response().output_text == whole.output_text
+    with client.responses.with_streaming_response.create(input="Hello", stream=True, **fields) as raw:
+        assert next(raw.iter_lines()) == "event: response.created"
     silent: Any = {"input": text, **fields, "extra_body": {"stop": [whole.output_text[:1]]}}
     with client.responses.stream(**silent) as stream:
         kinds = [event.type for event in stream]

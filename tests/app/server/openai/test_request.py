@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.server.openai.errors import RequestError, request_error
+from app.server.openai.prompts import Prompts
 from app.server.openai.request import ChatBody, ResponseBody, TextBody, parse, parse_json
 from core.errors import BadGrammar
+from tests.app.fakes import FakeText
 
 ASKED = [{"role": "user", "content": "Who keeps the light?"}]
 
@@ -32,6 +34,8 @@ def test_fields_reach_the_engine_and_defaults_are_those_of_openai() -> None:
     assert (config.seed, config.max_new_tokens, config.method) == (-3, 5, "retrieval")
     assert tuple(config.stop_strings) == ("\n",)
     assert parsed({"max_tokens": 5, "max_completion_tokens": 9}).config.max_new_tokens == 9, "the newer name counts"
+    assert parsed({"reasoning_effort": "xhigh"}).thinking == parsed({"reasoning_effort": "high"}).thinking
+    assert parsed({"messages": [{"role": "developer", "content": "Greet."}]}).messages[-1].text == "Greet."
 
 
 TEXT, INPUT = {"prompt": "a"}, {"input": "a"}
@@ -45,7 +49,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "function"}]}, "tools"), ({"response_format": "json"}, "response_format"),
     ({"response_format": {"type": "grammar"}}, "response_format.type"),
     ({"response_format": LONG}, "response_format"), ({"response_format": SCHEMA}, "response_format"),
-    ({"guided_json": {}}, "guided_json"),
+    *(({name: [1]}, name) for name in ("guided_json", "bad_words", "stop_token_ids", "prompt_logprobs", "documents")),
+    ({"verbosity": "low"}, "verbosity"), ({"web_search_options": {}}, "web_search_options"),
     ({"temperature": "hot"}, "temperature"), ({"temperature": -1}, "temperature"),
     ({"temperature": 10**400}, "temperature"), ({"temperature": 2.1}, "temperature"), ({"top_p": 1.5}, "top_p"),
     ({"top_k": 1.5}, "top_k"), ({"top_k": 2**63}, "top_k"), ({"seed": 2**63}, "seed"),
@@ -103,6 +108,13 @@ def test_anything_else_is_a_request_or_an_error_of_one_line(fields: dict[str, An
             assert "\n" not in error.message and error.param is not None
         else:
             assert body.config.max_new_tokens >= 1 and 0 <= body.config.sampling.temperature <= 2
+
+
+@pytest.mark.parametrize("prompt", ["Hi", "^Hi"])
+def test_a_text_that_has_its_own_beginning_gets_no_second(prompt: str) -> None:
+    text: Any = FakeText()
+    text.beginning = [ord("^")]
+    assert Prompts().of(parsed({"prompt": prompt}), text).ids == [*map(ord, "^Hi")]
 
 
 def test_a_schema_reaches_the_engine_from_every_address() -> None:
