@@ -242,8 +242,10 @@ CASES = [
     ("html", "&lt;script&gt;alert(1)&lt;/script&gt;\ufdd0\ufdd1", "<script>alert(1)</script>"),
     *(("csv", content, "Name | Tons\nGull | 12") for content in (
         "Name,Tons\nGull,12\n", "Name;Tons\r\nGull;12\r\n", "Name\tTons\rGull\t12", "\ufeffName|Tons\nGull|12",
-        '"Name","Tons"\n"Gull","12"', "sep=#\nName#Tons\nGull#12\n", "Name,Tons\n\n  Gull ,12\n")),
+        '"Name","Tons"\n"Gull","12"', "sep=#\nName#Tons\nGull#12\n", "SEP=\t\r\nName\tTons\r\nGull\t12\r\n", "Name,Tons\n\n  Gull ,12\n")),
     ("csv", 'Name,Said\nGull,"a, ""b""\nc"\n', 'Name | Said\nGull | a, "b" c'),
+    ("csv", 'Name\tSaid\nGull\t"a\nb"\n', "Name | Said\nGull | a b"),
+    ("csv", 'Name\tSaid\nGull\t"hi\nTern\t"hi" there\n', 'Name | Said\nGull | "hi\nTern | "hi" there'),
 ]  # fmt: skip
 
 
