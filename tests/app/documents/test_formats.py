@@ -59,7 +59,8 @@ STYLES = part(
 NUMBERING = part(
     "numbering",
     "".join(
-        f'<w:abstractNum w:abstractNumId="{n}"><w:lvl w:ilvl="0"><w:start w:val="{start}"/><w:numFmt w:val="{form}"/>'
+        f'<w:abstractNum w:abstractNumId="{n}"><w:styleLink w:val="S{n}"/>'
+        f'<w:lvl w:ilvl="0"><w:start w:val="{start}"/><w:numFmt w:val="{form}"/>'
         f'<w:lvlText w:val="{pattern}"/></w:lvl><w:lvl w:ilvl="1"><w:numFmt w:val="lowerLetter"/>'
         '<w:lvlText w:val="%1.%2)"/></w:lvl></w:abstractNum>'
         for n, start, form, pattern in (
@@ -68,7 +69,18 @@ NUMBERING = part(
             (3, 1, "upperRoman", "Part %1"),
         )
     )
-    + "".join(f'<w:num w:numId="{n}"><w:abstractNumId w:val="{n}"/></w:num>' for n in (1, 2, 3)),
+    + '<w:abstractNum w:abstractNumId="4"><w:numStyleLink w:val="S2"/></w:abstractNum>'
+    + "".join(
+        f'<w:num w:numId="{n}"><w:abstractNumId w:val="{kind}"/><w:lvlOverride w:ilvl="0">{own}</w:lvlOverride></w:num>'
+        for n, kind, own in (
+            (1, 1, ""),
+            (2, 2, ""),
+            (3, 3, ""),
+            (4, 4, ""),
+            (5, 2, '<w:startOverride w:val="9"/>'),
+            (6, 2, '<w:lvl w:ilvl="0"><w:numFmt w:val="upperLetter"/><w:lvlText w:val="(%1)"/></w:lvl>'),
+        )
+    ),
 )
 LINKS = "".join(
     f'<Relationship Id="{kind}" Type="x/{kind}" Target="{kind}.xml"/>'
@@ -169,6 +181,8 @@ CASES = [
     ("docx", word("T", "The Harbour") + word("H1", "Quay") + word("N", "Tide"), "The Harbour\n\nQuay\n\nPart I Tide"),
     ("docx", item("rope", 1) + item("salt", 2) + item("fine", 2, 1) + item("coarse", 2, 1) + item("tea", 2)
      + word("", "Go.") + item("again", 2), "• rope\n4. salt\n  4.a) fine\n  4.b) coarse\n5. tea\n\nGo.\n\n6. again"),
+    ("docx", "".join(item(text, number) for text, number in (("a", 2), ("b", 4), ("nine", 5), ("ten", 5), ("c", 6))),
+     "4. a\n5. b\n9. nine\n10. ten\n(F) c"),
     ("docx", "<w:p>" * 3_000 + run("Deep.") + "</w:p>" * 3_000, "Deep."),
     ("docx", f"<w:p>{run('The ')}{DELETED}{CHANGED}</w:p>", "The new here"),
     ("docx", word("", "One ", "<w:rPr><w:del w:id='2'/></w:rPr>") + word("", "paragraph."), "One paragraph."),
@@ -197,6 +211,7 @@ CASES = [
     ("rtf", r"\pard \'e9t\'e9\par", "été"),
     ("rtf", r"\pard \f0 \'cc\'e8\'f0\par", "Мир"),  # the font's character set
     ("rtf", r"\pard \f1 \'93\'8c\'8b\'9e\par", "東京"),  # two bytes a letter
+    ("rtf", "\\pard \\f1 \\'93\r\n\\'8c\\'8b\\'9e\\par", "東京"),
     ("rtf", r"\pard {\f0 \'e8}\'e9\par", "иé"),
     ("rtf", r"\pard \u26481 ?\u20140 ?\par", "東京"),
     ("rtf", r"\pard \uc2\u26481 \'93\'8c\uc0\u20140 x\par", "東京x"),
@@ -205,11 +220,15 @@ CASES = [
     ("rtf", r"\pard a\~b\_c\-d\{e\}\par", "a b-cd{e}"),
     ("rtf", r"\pard Boats{\super\chftn}{\*\footnote\chftn \pard Small.\par} came.\par",
      "Boats[1] came.\n\nNotes\n\n[1] Small."),
-    ("rtf", r"{\header On each page}{\footer 1}\pard Seen by all of us here{\v not}{\deleted gone}"
+    ("rtf", r"{\info{\hlinkbase http://a}}{\header On each page}{\footer 1}\pard "
+     r"Seen by all of us here{\v not}{\deleted gone}"
      r'{\*\annotation a}{\*\x y}{\field{\*\fldinst HYPERLINK "x"}{\fldrslt  by all}}{\pict ffd8}'
      r"{\*\bkmkstart a}.\par",
      "Seen by all of us here by all."),
     ("rtf", r"{\pard {\pntext\f0 1.\tab}one\par {\listtext\f9 \'b7\tab}\ilvl1 two\par}", "1. one\n  • two"),
+    ("rtf", r"\pard\intbl\itap1 a\cell" + r"\pard\intbl\itap2 b\nestcell c\nestcell"
+     r"{\*\nesttableprops\trowd\cellx1\nestrow}{\nonesttables\par}" * 2 + r"\pard\intbl\itap1\cell\row\pard End.\par",
+     "a | b | c\nb | c\n\nEnd."),
     ("fb2", f"<section><p>a</p>{POEM}<empty-line/><subtitle>* * *</subtitle><p>b</p></section>",
      "a\n\nOne\ntwo\n\nthree\n\nReed\n\n* * *\n\nb"),
     ("fb2", "<p>caf&eacute;&nbsp;&amp; bar &harbour;</p>", "café & bar &harbour;"),
@@ -242,7 +261,8 @@ CASES = [
     ("html", "&lt;script&gt;alert(1)&lt;/script&gt;\ufdd0\ufdd1", "<script>alert(1)</script>"),
     *(("csv", content, "Name | Tons\nGull | 12") for content in (
         "Name,Tons\nGull,12\n", "Name;Tons\r\nGull;12\r\n", "Name\tTons\rGull\t12", "\ufeffName|Tons\nGull|12",
-        '"Name","Tons"\n"Gull","12"', "sep=#\nName#Tons\nGull#12\n", "SEP=\t\r\nName\tTons\r\nGull\t12\r\n", "Name,Tons\n\n  Gull ,12\n")),
+        '"Name","Tons"\n"Gull","12"', "sep=#\nName#Tons\nGull#12\n", "Name,Tons\n\n  Gull ,12\n",
+        "SEP=\t\r\nName\tTons\r\nGull\t12\r\n")),
     ("csv", 'Name,Said\nGull,"a, ""b""\nc"\n', 'Name | Said\nGull | a, "b" c'),
     ("csv", 'Name\tSaid\nGull\t"a\nb"\n', "Name | Said\nGull | a b"),
     ("csv", 'Name\tSaid\nGull\t"hi\nTern\t"hi" there\n', 'Name | Said\nGull | "hi\nTern | "hi" there'),
