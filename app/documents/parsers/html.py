@@ -10,7 +10,7 @@ from html import escape
 from html.parser import HTMLParser
 from typing import BinaryIO
 
-from app.documents.archive import MAX_ENTRY_BYTES, Refused, read_most
+from app.documents.archive import MAX_TOTAL_BYTES, Refused, read_most
 from app.documents.charset import decode_markup
 from app.documents.elements import Text
 from app.documents.messages import Message
@@ -40,7 +40,7 @@ Attributes = list[tuple[str, str | None]]
 
 def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a web page: one text."""
-    markup = decode_markup(read_most(stream, MAX_ENTRY_BYTES))
+    markup = decode_markup(read_most(stream, MAX_TOTAL_BYTES))
     if markup is None:
         raise Refused("damaged")
     yield from read_markup(markup, as_web_page=True).messages()

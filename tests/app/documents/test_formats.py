@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.documents.archive import MAX_ENTRIES, MAX_ENTRY_BYTES
+from app.documents.archive import MAX_ENTRIES, MAX_TOTAL_BYTES
 from app.documents.document import Document
 from app.documents.errors import (
     DamagedDocument,
@@ -439,7 +439,7 @@ PICTURE = slide("", "", "<p:pic><a:blip/></p:pic>")
     [
         ("docx", docx("", {"word/document.xml": "<w:document"}), DamagedDocument, "cannot be read as a Word document"),
         ("docx", docx("<w:p></w:r>"), DamagedDocument, "cannot be read as a Word document"),
-        ("docx", docx(word("", " " * 5_000_000)), DocumentTooLarge, "unpacks to more"),
+        ("docx", docx(word("", " " * 5_000_000)), DocumentTooLarge, "holds more than any book"),
         ("docx", docx("", {f"x{number}": "" for number in range(MAX_ENTRIES)}), DocumentTooLarge, ""),
         ("docx", compound("EncryptionInfo", "EncryptedPackage"), PasswordProtected, "Open it with the password"),
         ("docx", compound("WordDocument"), UnsupportedFormat, r"old kind \(\.doc\), which is not supported"),
@@ -467,7 +467,7 @@ PICTURE = slide("", "", "<p:pic><a:blip/></p:pic>")
         ("html", b"<html><body><script>app()</script></body></html>", EmptyDocument, "holds no text"),
         ("html", b"<html><body><img src=a.png></body></html>", EmptyDocument, "nothing but images"),
         ("html", b'<!DOCTYPE html [<!ENTITY a "b">]><html>&a;</html>', UnsupportedFormat, "declares XML entities"),
-        ("html", b"<html>" + b" " * MAX_ENTRY_BYTES, DocumentTooLarge, ""),
+        ("html", b"<html>" + b" " * MAX_TOTAL_BYTES, DocumentTooLarge, ""),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
 )  # fmt: skip
