@@ -170,6 +170,7 @@ def test_a_table_comes_row_by_row_in_every_format(kind: str, tmp_path: Path) -> 
 
 
 DELETED = '<w:del w:id="1"><w:r><w:delText>old </w:delText></w:r></w:del>'
+ENDS = "<w:rPr><w:del w:id='2'/></w:rPr>"  # its end is deleted
 CHANGED = f"<w:moveFrom>{run('away ')}</w:moveFrom><w:ins>{run('new ')}</w:ins><w:moveTo>{run('here')}</w:moveTo>"
 FIELD = '<w:r><w:fldChar w:fldCharType="begin"/><w:instrText>PAGE \\* MERGE</w:instrText></w:r>'
 HIDDEN = run("hidden", "<w:vanish/>") + run(" shown", '<w:vanish w:val="0"/>')
@@ -185,7 +186,11 @@ CASES = [
      "4. a\n5. b\n9. nine\n10. ten\n(F) c"),
     ("docx", "<w:p>" * 3_000 + run("Deep.") + "</w:p>" * 3_000, "Deep."),
     ("docx", f"<w:p>{run('The ')}{DELETED}{CHANGED}</w:p>", "The new here"),
-    ("docx", word("", "One ", "<w:rPr><w:del w:id='2'/></w:rPr>") + word("", "paragraph."), "One paragraph."),
+    ("docx", word("", "One ", ENDS) + word("", "paragraph."), "One paragraph."),
+    ("docx", item("a", 2) + item("b", 2) + item("", 2).replace(run(""), DELETED).replace("<w:pPr>", f"<w:pPr>{ENDS}")
+     + item("c", 2), "4. a\n5. b\n6. c"),
+    ("docx", f"<w:tbl><w:tr><w:tc>{item('a', 2)}{item('b', 2)}</w:tc><w:tc>{item('c', 1)}</w:tc></w:tr></w:tbl>",
+     "4. a\n5. b | • c"),
     ("docx", f"<w:p>{run('Text')}{FIELD}{HIDDEN}{CHOICE}</w:p>", "Text shown new"),
     ("docx", word("", "Before  it.") + word("Code", "def f():") + word("Sub", "    if  x:") + word("Code", "")
      + word("Pre", "").replace("<w:t ", "<w:tab/><w:t ").replace("></w:t>", ">return 1</w:t>")
