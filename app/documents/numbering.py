@@ -64,8 +64,8 @@ def read_numbering(root: ElementTree.Element | None) -> dict[str, Numbering]:
         kind = Numbering(read_levels(entry, [Level()] * MAX_LEVELS))
         kinds[entry.get("abstractNumId", "")] = styles[value(entry, "styleLink") or "-"] = kind
     for entry in root.iter("abstractNum"):
-        if kind := styles.get(value(entry, "numStyleLink")):
-            kinds[entry.get("abstractNumId", "")] = kind
+        if (link := value(entry, "numStyleLink")) in styles:
+            kinds[entry.get("abstractNumId", "")] = styles[link]
     lists: dict[str, Numbering] = {}
     for entry in root.iter("num"):
         kind = kinds.get(value(entry, "abstractNumId"), Numbering())

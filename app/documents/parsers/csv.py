@@ -30,8 +30,8 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     named = hint[4:5].strip("\r") if hint.lower().startswith("sep=") else ""  # as Excel writes and reads
     text = rest if named and line else raw
     between = named or separator(text)
-    quoting = csv.QUOTE_MINIMAL if between != "\t" or is_quoted(text) else csv.QUOTE_NONE
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=between, quoting=quoting)
+    quote = '"' if between != "\t" or is_quoted(text) else None
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=between, quotechar=quote)
     table = Text()
     table.lines.verbatim("\n".join(written(rows)))
     table.warning = decoded.warning or ""
