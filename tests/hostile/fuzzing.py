@@ -17,8 +17,6 @@ from time import monotonic
 from typing import BinaryIO
 from xml.parsers.expat import ExpatError
 
-from pypdf.errors import PyPdfError
-
 from app.documents import readers
 from app.documents.archive import Refused
 from app.documents.messages import Message
@@ -42,7 +40,7 @@ PARSERS: Mapping[str, Read] = {
     "text": read_texts,
 }
 DAMAGE = (
-    Refused, PyPdfError, ExpatError, csv.Error, ArithmeticError, AssertionError, AttributeError, LookupError,
+    Refused, ExpatError, csv.Error, ArithmeticError, AssertionError, AttributeError, LookupError,
     NotImplementedError, OSError, RuntimeError, TypeError, ValueError, MemoryError,
 )  # fmt: skip
 
