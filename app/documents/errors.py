@@ -11,7 +11,6 @@ from core.errors import CoreError
 ROOT = Path(__file__).parents[2]
 PYTHON = ".venv" + ("\\Scripts\\python" if os.name == "nt" else "/bin/python")  # as seen from there
 INSTALL_OCR = f"{PYTHON if Path(sys.prefix) == ROOT / '.venv' else 'python'} -m pip install -r requirements-ocr.txt"
-SUPPORTED = ONE_OF
 
 
 class DocumentError(CoreError):
@@ -46,7 +45,7 @@ class EmptyDocument(DocumentError):
 class UnsupportedFormat(DocumentError):
     """The content has an unsupported format, whatever the file's name says."""
 
-    says, action = "{name} is {what}, which is not supported.", f"Use a {SUPPORTED} file."
+    says, action = "{name} is {what}, which is not supported.", f"Use a {ONE_OF} file."
 
 
 class PasswordProtected(DocumentError):

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
+from app.document_formats import ONE_OF
 from app.documents.archive import MALFORMED
 from app.documents.document import Format
 from app.documents.errors import (
-    SUPPORTED,
     AccessDenied,
     DamagedDocument,
     DocumentError,
@@ -136,7 +136,7 @@ def read_head(file: Path, name: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(file).st_mode):
             what = "a folder" if file.is_dir() else "not a regular file"
-            raise DocumentNotFound(name, f"{name} is {what}", hint=f"Name the {SUPPORTED} file itself.")
+            raise DocumentNotFound(name, f"{name} is {what}", hint=f"Name the {ONE_OF} file itself.")
         with file.open("rb") as stream:
             head = stream.read(HEAD_BYTES)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a NUL in the name

@@ -12,7 +12,7 @@ from app.documents.numbering import BULLET, MAX_LEVELS, Level, Numbering, number
 from app.documents.strict_xml import DAMAGED, optional, related, relations, stated
 
 TITLES = frozenset(["title", "ctrTitle"])
-LISTS = frozenset(["body", "obj", "", "subTitle"])  # placeholders whose paragraphs are items, unless they say otherwise
+LISTS = frozenset(["body", "obj", ""])  # placeholders whose paragraphs are items, unless they say otherwise
 AROUND = frozenset(["dt", "ftr", "hdr", "sldNum", "sldImg"])  # placeholders that repeat from slide to slide
 FORMS = {"alphaLc": "lowerLetter", "alphaUc": "upperLetter", "romanLc": "lowerRoman", "romanUc": "upperRoman"}
 NOTES = "Notes:"  # before what the speaker says
@@ -166,7 +166,7 @@ class Slide(Reader):
 
     @property
     def _is_list(self) -> bool:
-        return self._kind in LISTS and self._kind != "subTitle"
+        return self._kind in LISTS
 
     on_graphicFrame = on_pt = on_sp
     on_tbl, on_tr, on_tc = Reader.table, Reader.row, Reader.cell

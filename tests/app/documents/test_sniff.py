@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from app.document_formats import ONE_OF
 from app.documents.bundle import read_documents
 from app.documents.errors import (
-    SUPPORTED,
     AccessDenied,
     DamagedDocument,
     DocumentError,
@@ -115,7 +115,7 @@ def test_other_archives_are_refused_by_name(names: tuple[str, ...], what: str, t
     (tmp_path / "file").write_bytes(packed(*names))
     with pytest.raises(UnsupportedFormat, match=f"file is {what}, which is not supported") as caught:
         read_documents(tmp_path / "file")
-    assert what != PACKAGE or (caught.value.hint == f"Use a {SUPPORTED} file." and "Word" in SUPPORTED)
+    assert what != PACKAGE or (caught.value.hint == f"Use a {ONE_OF} file." and "Word" in ONE_OF)
 
 
 @pytest.mark.parametrize("name", ["a.docx", "a.zip", "a.epub"])
