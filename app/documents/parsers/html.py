@@ -60,8 +60,9 @@ def read_markup(markup: str, *, as_web_page: bool = False) -> "Markup":
     reader = Markup(as_web_page)
     reader.feed(without_sections(markup))  # some versions of Python treat these sections as comments
     reader.close()
-    if as_web_page and (reader.dropped_to_the_end or not reader.lines.marked().text):
-        return read_markup(markup)  # an element was never closed, or contains everything
+    never_closed = reader.dropped in AROUND | HIDEABLE
+    if as_web_page and (never_closed or not reader.lines.marked().text):
+        return read_markup(markup)  # what was dropped contains the text
     return reader
 
 
@@ -85,30 +86,25 @@ class Markup(HTMLParser, Text):
         self._as_web_page = as_web_page
         self._in_title = self._in_link = False
         self._quoted = 0  # open elements whose footers belong to the text
-        self._dropped = ""  # the element that is being skipped
+        self.dropped = ""  # the element that is being skipped
         self._depth = 0  # open elements of that name
         self._pre = 0
         self._pre_begins = False
         self._verse = ""  # the element that is one line of verse
         self._lists: list[int | None] = []  # the number of the last item; None: an unnumbered list
 
-    @property
-    def dropped_to_the_end(self) -> bool:
-        """Whether a skipped part was still open at the end of the text."""
-        return self._dropped in AROUND | HIDEABLE
-
     def handle_starttag(self, tag: str, attrs: Attributes) -> None:
         """An element begins."""
         tag = tag.rpartition(":")[2]
         self.has_image |= tag in IMAGES
         self._read_head(tag, {name: value or "" for name, value in attrs})
-        if tag == "body" or (self._dropped == "head" and tag not in IN_HEAD):
-            self._dropped = ""  # a head need not be closed
-        if tag == "title" and self._dropped in ("", "head"):
+        if tag == "body" or (self.dropped == "head" and tag not in IN_HEAD):
+            self.dropped = ""  # a head need not be closed
+        if tag == "title" and self.dropped in ("", "head"):
             self._in_title = not self.title
         classes = set((dict(attrs).get("class") or "").split())
         around = self._as_web_page and self._is_around(tag, attrs)
-        if self._dropped or tag in DROPPED or around or (tag in ("td", "span") and classes & LINE_NUMBERS):
+        if self.dropped or tag in DROPPED or around or (tag in ("td", "span") and classes & LINE_NUMBERS):
             self._drop(tag)
             return
         self._quoted += tag in QUOTED
@@ -118,8 +114,10 @@ class Markup(HTMLParser, Text):
             self.lines.heading(HEADINGS[tag])
         self._in_link |= tag == "a"
         match tag:
+            case "br" if self._pre:
+                self.lines.verbatim("\n")
             case "br":
-                self._break()
+                self.lines.line_break()
             case "pre":
                 self._pre, self._pre_begins = self._pre + 1, True
             case "ul" | "ol":
@@ -146,9 +144,9 @@ class Markup(HTMLParser, Text):
         tag = tag.rpartition(":")[2]
         if tag == "title":
             self._in_title = False
-        if self._dropped:
-            self._depth -= tag == self._dropped
-            self._dropped = self._dropped if self._depth else ""
+        if self.dropped:
+            self._depth -= tag == self.dropped
+            self.dropped = self.dropped if self._depth else ""
             return
         self._quoted -= tag in QUOTED and self._quoted > 0
         self._in_link &= tag != "a"
@@ -172,7 +170,7 @@ class Markup(HTMLParser, Text):
         """Text."""
         if self._in_title:
             self.add_title(data)
-        if self._dropped:
+        if self.dropped:
             return
         if self._pre:
             self.lines.verbatim(data.removeprefix("\n") if self._pre_begins else data)
@@ -196,16 +194,10 @@ class Markup(HTMLParser, Text):
         return hidden or (values.get("role") or "").lower() in ROLES_AROUND
 
     def _drop(self, tag: str) -> None:
-        if not self._dropped:
-            self._dropped, self._depth = tag, 1
-        elif tag == self._dropped:
+        if not self.dropped:
+            self.dropped, self._depth = tag, 1
+        elif tag == self.dropped:
             self._depth += 1
-
-    def _break(self) -> None:
-        if self._pre:
-            self.lines.verbatim("\n")
-        else:
-            self.lines.line_break()
 
     def _marker(self) -> str:
         number = self._lists[-1] if self._lists else None

@@ -7,9 +7,7 @@ from pypdf import PdfWriter
 
 from app.documents.chapters import (
     MAX_DEPTH,
-    MAX_LEVEL,
     chapter_level,
-    in_order,
     letters,
     make_chapters,
     markdown_headings,
@@ -202,12 +200,7 @@ def test_the_list_of_contents_of_an_epub_names_chapters_and_their_places(make_ep
     assert places[1].startswith("The Tide") and places[2] == BODY, "without a heading it begins with its section"
 
 
-# -------------------- bounds
-
-
-def test_levels_are_capped() -> None:
-    found = in_order([Heading(0, 1, 999_999, "a"), Heading(2, 3, 3, "b")])
-    assert [heading.level for heading in found] == [MAX_LEVEL, 3]
+# -------------------- levels
 
 
 @pytest.mark.parametrize(

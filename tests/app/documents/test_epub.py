@@ -39,6 +39,7 @@ def test_sections_of_any_markup_are_read(make_epub: MakeEpub, kind: str) -> None
     [
         *((name, "utf-8") for name in ("iso-8859-1", "us-ascii", "x-unheard-of", "zip")),
         ("utf-8", "cp1252"), ("", "cp1252"), ("iso-8859-2", "iso-8859-2"), ("utf-16", "utf-16"), ("utf-8", "utf-16"),
+        ("x-unheard-of", "utf-8-sig"),
     ],
 )  # fmt: skip
 def test_utf8_is_read_as_such_whatever_is_declared_and_others_as_declared_or_as_they_are(

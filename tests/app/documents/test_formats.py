@@ -391,12 +391,6 @@ def test_declared_encodings_are_used(tmp_path: Path, kind: str, encoding: str) -
     assert opened(tmp_path, kind, made.encode(encoding)).text == "Мир лодок"
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
-def test_a_mark_or_the_bytes_themselves_tell_the_charset_of_a_web_page(tmp_path: Path, encoding: str) -> None:
-    markup = "<html><head><meta charset='x-unheard-of'></head><body>Größe „genug“</body></html>"
-    assert opened(tmp_path, "html", markup.encode(encoding)).text == "Größe „genug“"
-
-
 @pytest.mark.parametrize(
     "around",
     [
