@@ -89,7 +89,7 @@ class OcrBroken(DocumentError):
 class NotRead(DocumentError):
     """The system failed while the file was read: no room for what is unpacked, no process to parse it."""
 
-    says, action = "{name} was not read ({what}).", "Free room on the disk, then open it again."
+    says, action = "{name} was not read ({what}).", "Free memory or room on the disk, then open it again."
 
     def __init__(self, name: str, error: OSError) -> None:
         super().__init__(name, error.strerror or type(error).__name__)

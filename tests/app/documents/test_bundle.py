@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from app.documents import bundle
+from app.documents import bundle, parsing
 from app.documents.archive import SMALL_FILE, SMALL_TEXT, most_text
 from app.documents.bundle import read_documents
-from app.documents.errors import DocumentTooLarge, EmptyDocument, PasswordProtected, UnsupportedFormat
+from app.documents.errors import DocumentTooLarge, EmptyDocument, NotRead, PasswordProtected, UnsupportedFormat
 from app.documents.parsing import ParsingLimits
 from app.documents.readers import read_document
 from tests.hostile.corpus import archive, fb2, rtf, zip_files
@@ -118,6 +118,20 @@ def test_names_cannot_leave_the_folder_and_are_safe_to_show(tmp_path: Path, monk
     documents = read_documents(make_zip(tmp_path, {name: f"Words {n}." for n, name in enumerate(names)}))
     assert {document.name for document in documents} == {"up.txt", "etc/passwd", "C:/a.txt", "x\ufffdy\ufffd.txt"}
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["books.zip", "temp"], "what was unpacked is gone"
+
+
+@pytest.mark.parametrize("name", ["books.zip", "books", "books/a.html"])
+def test_a_process_that_the_system_does_not_start_is_told(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    for make in (make_zip, make_folder):
+        make(tmp_path, {"a.html": "<html>words"})
+    monkeypatch.setattr(parsing, "ParsingProcess", fail)
+    with pytest.raises(NotRead, match=r"was not read \(Cannot allocate memory\)"):
+        read_documents(tmp_path / name)
 
 
 def test_too_much_text_in_all_is_refused(tmp_path: Path) -> None:
