@@ -239,6 +239,9 @@ CASES = [
     ("fb2", "<p>caf&eacute;&nbsp;&amp; bar &harbour;</p>", "café & bar &harbour;"),
     ("fb2", '<p>Boats<a type="note" l:href="#n1">*</a> came.</p>',
      "Boats[1] came.\n\nNotes\n\nNotes\n\n[1] Small.\n\nLonely."),
+    ("fb2", '<section id="a"><p>Boats<a type="note" l:href="#n5">*</a> came.</p></section></body><body name="More">'
+     '<section id="n5"><title><p>1</p></title><p>Tiny.</p></section><section id="b"><p>An appendix.</p></section>',
+     "Boats[1] came.\n\nAn appendix.\n\nNotes\n\nNotes\n\n[1] Tiny.\n\nSmall.\n\nLonely."),
     ("pptx", "<t>one</a:t></a:r></a:p>" + '<a:p><a:pPr lvl="1"/><a:r><a:t>in</a:t></a:r></a:p>'
      + "<a:p><a:pPr><a:buNone/></a:pPr><a:r><a:t>none</a:t></a:r></a:p><a:p>"
      + NUMBER.format("", "alphaLcParenR", ' startAt="3"') + "<a:r><a:t>c</a:t></a:r></a:p><a:p>"
