@@ -10,6 +10,8 @@ MAX_LEVELS = 9
 ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"), (10, "x"),
          (9, "ix"), (5, "v"), (4, "iv"), (1, "i"))  # fmt: skip
 BULLET = "•"
+# Those of OpenDocument and of web pages, in Word's terms.
+FORMS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman", "": "none"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from app.documents.charset import decode_markup
 from app.documents.elements import Text
 from app.documents.messages import Message
 from app.documents.metadata import MAX_AUTHORS
-from app.documents.numbering import BULLET
+from app.documents.numbering import BULLET, FORMS, written
 
 BLOCKS = frozenset([
     "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "div", "dl", "dt",
@@ -91,7 +91,7 @@ class Markup(HTMLParser, Text):
         self._pre = 0
         self._pre_begins = False
         self._verse = ""  # the element that is one line of verse
-        self._lists: list[int | None] = []  # the number of the last item; None: an unnumbered list
+        self._lists: list[tuple[int, str]] = []  # the number of the last item and its form; "": an unnumbered list
 
     def handle_starttag(self, tag: str, attrs: Attributes) -> None:
         """An element begins."""
@@ -120,10 +120,13 @@ class Markup(HTMLParser, Text):
                 self.lines.line_break()
             case "pre":
                 self._pre, self._pre_begins = self._pre + 1, True
-            case "ul" | "ol":
-                self._lists.append(None if tag == "ul" else start_of(attrs) - 1)
+            case "ul":
+                self._lists.append((0, ""))
+            case "ol":
+                form = FORMS.get(dict(attrs).get("type") or "1", "decimal")
+                self._lists.append((number_in(attrs, "start", 1) - 1, form))
             case "li":
-                self.lines.item(max(0, len(self._lists) - 1), self._marker())
+                self.lines.item(max(0, len(self._lists) - 1), self._marker(attrs))
             case "table":
                 self.lines.table()
             case "tr":
@@ -199,15 +202,16 @@ class Markup(HTMLParser, Text):
         elif tag == self.dropped:
             self._depth += 1
 
-    def _marker(self) -> str:
-        number = self._lists[-1] if self._lists else None
-        if number is None:
+    def _marker(self, attributes: Attributes) -> str:
+        last, form = self._lists[-1] if self._lists else (0, "")
+        if not form:
             return BULLET
-        self._lists[-1] = number + 1
-        return f"{number + 1}."
+        number = number_in(attributes, "value", last + 1)
+        self._lists[-1] = number, form
+        return f"{written(number, form)}."
 
 
-def start_of(attributes: Attributes) -> int:
-    """The first number of a list."""
-    value = dict(attributes).get("start") or ""
-    return int(value) if re.fullmatch(r"-?\d{1,6}", value, re.ASCII) else 1
+def number_in(attributes: Attributes, name: str, default: int) -> int:
+    """The number that an attribute gives; the default where it gives none."""
+    value = dict(attributes).get(name) or ""
+    return int(value) if re.fullmatch(r"-?\d{1,6}", value, re.ASCII) else default

@@ -252,6 +252,8 @@ CASES = [
      "Chapter 1: The Quay\n\nThe old pilots stood.\n\nHe."),
     ("html", "<p>Bring:</p><ol start='3'><li>rope<ul><li>long</li><li></li></ul></li><li><p>salt</p></li></ol>"
      "<p>Go.</p>", "Bring:\n\n3. rope\n  • long\n4. salt\n\nGo."),
+    ("html", "<ol type=a><li>one<li value=5>five<li>six</ol><ol type=I><li>one</ol>",
+     "a. one\ne. five\nf. six\n\nI. one"),
     ("html", f"<script>if (a < b) x();</script><style/>A<svg><text>draw</text></svg>.<!-- --><ruby>字<rt>ji</rt></ruby>"
      f"{WORDS}", f"A.字{WORDS}"),
     ("html", '<p>a</p><div><div class="line">Tiger</div><div class="line">bright</div></div><p>b</p>',
