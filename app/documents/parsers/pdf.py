@@ -2,16 +2,15 @@
 
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import pypdfium2.raw as raw
 
 from app.documents.archive import Refused
-from app.documents.messages import Message, PageRead, Reason, page_read
+from app.documents.messages import Message, PageRead, page_read
 from app.documents.pdfium import Pdfium, PdfiumError
 
-CLOSED: Mapping[int | None, Reason] = {raw.FPDF_ERR_PASSWORD: "password", raw.FPDF_ERR_SECURITY: "protected"}
 END_WITHIN = 65_536  # bytes at the end of a file that must hold its end marker; viewers want it in the last 1,024
 MOST_CHECKED = 1 << 26  # bytes of a file, and of what a stream in it unpacks to, in which damage is looked for
 STREAM = re.compile(rb"stream\r?\n(?=x[\x01\x5e\x9c\xda])")
@@ -23,14 +22,14 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a file, the pages as they are read.
 
     Raises:
-        Refused: it is cut off, damaged, or opens only with a password or in the software of a shop.
+        Refused: it is cut off, damaged, or opens only with a password.
     """
     if is_cut_off(stream):
         raise Refused("cut off")
     try:
         pdfium = Pdfium(stream)
     except PdfiumError as error:
-        raise Refused(CLOSED.get(error.err_code, "damaged")) from error
+        raise Refused("password" if error.err_code == raw.FPDF_ERR_PASSWORD else "damaged") from error
     damaged = not pdfium.is_encrypted and has_damage(stream)
     yield {**pdfium.opened(), "warning": DAMAGE if damaged else ""}
     for index in range(len(pdfium)):
