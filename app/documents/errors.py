@@ -112,3 +112,7 @@ class ParsingLimitReached(DocumentError):
 
     says = "Reading {name} was stopped: it took more than {what}."
     action = "Save it again with another program (for example, print it to PDF) and use that file."
+
+
+class ParserCrashed(ParsingLimitReached):
+    """A parser was ended by the system: for a fault of native code, or because memory ran out."""

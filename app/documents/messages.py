@@ -53,6 +53,7 @@ class PageRead(TypedDict):
     has_image: bool  # not looked for on pages full of text
     damaged: bool  # its content is malformed or missing; text is missing or incomplete
     headings: list[Heading]  # those that the format marks as such
+    by_pypdf: NotRequired[bool]  # a page of a PDF that PDFium could not read
     recognised: NotRequired[bool]  # its text was recognised on its picture
 
 

@@ -33,6 +33,7 @@ from app.documents.errors import (
     DrmProtected,
     OcrBroken,
     OcrMissing,
+    ParserCrashed,
     ParsingLimitReached,
     PasswordProtected,
     UnsupportedFormat,
@@ -164,7 +165,7 @@ class ParsingProcess:
 
 
 def parse(
-    parser: str, file: Path, name: str, limits: ParsingLimits
+    parser: str, file: Path, name: str, limits: ParsingLimits, more: Sequence[str] = ()
 ) -> Generator[Extracting, None, tuple[Opened, list[PageRead]]]:
     """Read a file in a process of its own, yielding progress; returns the worker's messages.
 
@@ -176,7 +177,7 @@ def parse(
     opened: Opened | None = None
     pages: list[PageRead] = []
     num_chars, limits = 0, limits.of(file)
-    for message in worker_messages(parser, file, name, limits):
+    for message in worker_messages(parser, file, name, limits, more):
         if message and message["kind"] == "opened":
             opened = message
         if message and message["kind"] == "page":
@@ -276,6 +277,8 @@ def explain_death(process: ParsingProcess, parser: str, name: str, limits: Parsi
     log.warning("the parser %s ended with code %d", parser, code)
     if process.limit == "time" or code == -getattr(signal, "SIGXCPU", 0):
         return ParsingLimitReached(name, f"{limits.cpu_seconds} seconds of computing")
-    if process.limit == "memory" or code < 0 or code >= WINDOWS_CRASHES:  # it crashed, mostly for want of memory
+    if process.limit == "memory":
         return explain_failure("memory", parser, name, limits)
+    if code < 0 or code >= WINDOWS_CRASHES:
+        return ParserCrashed(name, f"{limits.memory_bytes / 1e9:.1f} GB of memory")
     return explain_failure("damaged", parser, name, limits)

@@ -14,7 +14,7 @@ from app.documents.archive import MAX_TOTAL_BYTES, Refused, read_most
 from app.documents.chapters import MAX_HEADINGS, markdown_headings, marked_chapters
 from app.documents.charset import decode
 from app.documents.document import Document, Extracting, Format, by_stretches, make_pages, page_starts, stem_of
-from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument, UnsupportedFormat
+from app.documents.errors import DamagedDocument, EmptyDocument, ParserCrashed, ScannedDocument, UnsupportedFormat
 from app.documents.language import direction_of, language_of
 from app.documents.messages import Opened, PageRead, page_read
 from app.documents.metadata import MAX_TAG, MAX_TITLE, clean_authors, clean_cover
@@ -80,7 +80,12 @@ def extract_parsed(
     kind: Format, file: Path, name: str, limits: ParsingLimits = LIMITS, ocr: "Ocr | None" = None
 ) -> Iterator[Extracting | Document]:
     """Read a file in a limited process; see `extract_document`."""
-    opened, parts = yield from parse(kind, file, name, limits)
+    try:
+        opened, parts = yield from parse(kind, file, name, limits)
+    except ParserCrashed:
+        if kind != "pdf":
+            raise
+        opened, parts = yield from parse(kind, file, name, limits, ["pypdf"])
     if ocr and kind == "pdf":
         parts = yield from ocr.fill(file, name, parts)
     yield to_document(kind, name, opened, parts)
@@ -130,7 +135,7 @@ def to_document(kind: Format, name: str, opened: Opened, parts: Sequence[PageRea
         has_own_pages=own_pages,
         warnings=(
             *filter(None, [opened.get("warning")]),
-            *flaws(kind, parts, pictures),
+            *flaws(kind, parts, letters, pictures),
             *hardly_any_text(letters, [part["has_image"] and not part.get("recognised") for part in parts]),
             *(() if kind == "csv" else garbled(text, starts, BY_SIGHT if kind == "pdf" else "")),
         ),
@@ -144,18 +149,20 @@ def to_document(kind: Format, name: str, opened: Opened, parts: Sequence[PageRea
     )
 
 
-def flaws(kind: Format, parts: Sequence[PageRead], pictures: Sequence[int]) -> Iterator[str]:
+def flaws(kind: Format, parts: Sequence[PageRead], letters: Sequence[int], pictures: Sequence[int]) -> Iterator[str]:
     """The warnings about parts."""
     if kind not in PARTS:
         if any(part["damaged"] for part in parts):
             yield "Parts of it are damaged or linked from elsewhere, so that text is missing."
         return
+    numbered = list(enumerate(parts))
+    recognised = [index for index, part in numbered if part.get("recognised")]
+    joined = [index for index, part in numbered if part.get("by_pypdf") and letters[index] and index not in recognised]
     found = {
         "Only images, which are not read": [index for index in pictures if index or kind != "epub"],  # there: the cover
-        "Recognised on pictures (OCR), so that letters may be wrong": [
-            index for index, part in enumerate(parts) if part.get("recognised")
-        ],
-        "Missing or damaged, so that text is lost": [index for index, part in enumerate(parts) if part["damaged"]],
+        "Recognised on pictures (OCR), so that letters may be wrong": recognised,
+        "Missing or damaged, so that text is lost": [index for index, part in numbered if part["damaged"]],
+        "PDFium could not read them and pypdf did, so that words may be run together": joined,
     }
     yield from (f"{flaw}: {PARTS[kind]} {ranges(indices)}." for flaw, indices in found.items() if indices)
 

@@ -17,6 +17,8 @@ from time import monotonic
 from typing import BinaryIO
 from xml.parsers.expat import ExpatError
 
+from pypdf.errors import PyPdfError
+
 from app.documents import readers
 from app.documents.archive import Refused
 from app.documents.messages import Message
@@ -40,7 +42,7 @@ PARSERS: Mapping[str, Read] = {
     "text": read_texts,
 }
 DAMAGE = (
-    Refused, ExpatError, csv.Error, ArithmeticError, AssertionError, AttributeError, LookupError,
+    Refused, PyPdfError, ExpatError, csv.Error, ArithmeticError, AssertionError, AttributeError, LookupError,
     NotImplementedError, OSError, RuntimeError, TypeError, ValueError, MemoryError,
 )  # fmt: skip
 

@@ -16,6 +16,7 @@ from time import process_time
 from typing import NamedTuple
 
 import pypdfium2
+from pypdf import PdfReader
 
 from app.documents.messages import Opened, PageRead
 from app.documents.parsers.pdf import read
@@ -29,7 +30,7 @@ WORD = re.compile(r"[^\W\d_]+")
 
 
 class Row(NamedTuple):
-    """One file; shares are of ours or of PDFium's words."""
+    """One file; shares are of ours, of PDFium's or of pypdf's words."""
 
     name: str
     maker: str
@@ -37,6 +38,7 @@ class Row(NamedTuple):
     pages_per_second: float
     long_words: float
     plain_long_words: float
+    pypdf_long_words: float
     lost_words: float
 
     def cells(self) -> list[str]:
@@ -45,7 +47,7 @@ class Row(NamedTuple):
         return [name, maker, f"{pages:,}", f"{pace:,.0f}", *(f"{share:.2%}" for share in shares)]
 
 
-HEAD = ["file", "made by", "pages", "pages/s", "over 18 letters", "PDFium", "lost"]
+HEAD = ["file", "made by", "pages", "pages/s", "over 18 letters", "PDFium", "pypdf", "lost"]
 
 
 def measure(file: Path) -> Row:
@@ -66,6 +68,7 @@ def measure(file: Path) -> Row:
     dropped = Counter(words(line for page in lines for line in page))
     dropped -= Counter(words(line for page in drop_running_lines(lines) for line in page))
     plain, ours = list(words(plain_text(file))), list(words([document.text]))
+    by_pypdf = [page.extract_text() for page in PdfReader(file).pages]
     return Row(
         file.name,
         maker(file),
@@ -73,6 +76,7 @@ def measure(file: Path) -> Row:
         len(pages) / seconds,
         long_share(ours),
         long_share(plain),
+        long_share(words(by_pypdf)),
         num_lost(plain, ours, dropped) / max(1, len(plain)),
     )
 

@@ -35,7 +35,8 @@ def test_torch_is_pinned_wherever_it_is_required() -> None:
     assert [str(one.specifier) for one in requirements if one.name == "torch"] == ["==2.13.0"]
     assert environment.torch_version() == "2.13.0" and nvidia.BUILDS_OF == "2.13", "the known builds are its own"
     assert all(one.specifier for one in requirements)
-    assert not any(one.extras for one in requirements), "none are looked for"
+    extras = {extra for one in requirements for extra in one.extras}
+    assert extras == {"crypto"} and "cryptography" in {one.name for one in requirements}, "no extras are looked for"
 
 
 def test_the_lock_files_hold_one_version_by_hash_of_everything_that_is_required() -> None:
