@@ -56,7 +56,7 @@ class PasswordProtected(DocumentError):
 
 
 class DrmProtected(DocumentError):
-    """The EPUB is encrypted for one reader's software (digital rights management)."""
+    """The EPUB or PDF is encrypted for one reader's software (digital rights management)."""
 
     says, action = "{name} is encrypted (DRM) and opens in the software of its shop only.", "Use a copy without DRM."
 
