@@ -118,21 +118,16 @@ class Archive:
         inflated = entry.file_size > max(RATIO_FROM_BYTES, MAX_RATIO * entry.compress_size)
         if inflated or entry.file_size > self._max_entry_bytes:
             raise RefusedEntry("oversized")
+        content = bytearray()
         try:
-            return self._unpack(entry)
+            with self._zip.open(entry) as stream:
+                while chunk := stream.read(CHUNK_BYTES):
+                    content += chunk
+                    self.num_bytes += len(chunk)
+                    if self.num_bytes > self._max_total_bytes:
+                        raise Refused("oversized")
+                    if len(content) > self._max_entry_bytes:
+                        raise RefusedEntry("oversized")
         except MALFORMED as error:
             raise BadEntry from error
-
-    def _unpack(self, entry: zipfile.ZipInfo) -> bytes:
-        chunks: list[bytes] = []
-        left = self._max_entry_bytes
-        with self._zip.open(entry) as stream:
-            while chunk := stream.read(CHUNK_BYTES):
-                chunks.append(chunk)
-                left -= len(chunk)
-                self.num_bytes += len(chunk)
-                if self.num_bytes > self._max_total_bytes:
-                    raise Refused("oversized")
-                if left < 0:
-                    raise RefusedEntry("oversized")
-        return b"".join(chunks)
+        return bytes(content)

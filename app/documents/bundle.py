@@ -60,19 +60,19 @@ def extract_documents(
     """
     file = Path(path)
     name = display_name(file)
-    if file.is_dir():
-        yield from extract_all(name, folder_entries(file, name), limits, ocr)
-    elif kind_of(file, name) == "zip":
-        sweep_unpacked()
-        try:
+    try:
+        if file.is_dir():
+            yield from extract_all(name, folder_entries(file, name), limits, ocr)
+        elif kind_of(file, name) == "zip":
+            sweep_unpacked()
             limits = limits.of(file)
             with TemporaryDirectory(prefix=f"{UNPACKED}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
                 entries = yield from unpack(file.absolute(), name, Path(folder), limits)
                 yield from extract_all(name, entries, limits, ocr)
-        except OSError as error:
-            raise NotRead(name, error) from error
-    else:
-        yield from extract_document(file, ocr=ocr)
+        else:
+            yield from extract_document(file, ocr=ocr)
+    except OSError as error:
+        raise NotRead(name, error) from error
 
 
 def read_documents(path: str | Path) -> list[Document]:

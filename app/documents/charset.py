@@ -126,7 +126,7 @@ def decode_utf8(encoded: bytes) -> Decoded | None:
 
 def damaged(count: int, encoding: str) -> str:
     """The warning about lost characters."""
-    return f"{count:,} damaged characters (no valid {encoding.upper()}) show as �."
+    return f"{count:,} damaged characters (no valid {encoding.removesuffix('-sig').upper()}) show as �."
 
 
 def decode_by_guess(encoded: bytes) -> Decoded | None:

@@ -11,7 +11,6 @@ from core.errors import CoreError
 ROOT = Path(__file__).parents[2]
 PYTHON = ".venv" + ("\\Scripts\\python" if os.name == "nt" else "/bin/python")  # as seen from there
 INSTALL_OCR = f"{PYTHON if Path(sys.prefix) == ROOT / '.venv' else 'python'} -m pip install -r requirements-ocr.txt"
-SUPPORTED = ONE_OF
 
 
 class DocumentError(CoreError):
@@ -46,7 +45,7 @@ class EmptyDocument(DocumentError):
 class UnsupportedFormat(DocumentError):
     """The content has an unsupported format, whatever the file's name says."""
 
-    says, action = "{name} is {what}, which is not supported.", f"Use a {SUPPORTED} file."
+    says, action = "{name} is {what}, which is not supported.", f"Use a {ONE_OF} file."
 
 
 class PasswordProtected(DocumentError):
@@ -57,7 +56,7 @@ class PasswordProtected(DocumentError):
 
 
 class DrmProtected(DocumentError):
-    """The EPUB is encrypted for one reader's software (digital rights management)."""
+    """The EPUB or PDF is encrypted for one reader's software (digital rights management)."""
 
     says, action = "{name} is encrypted (DRM) and opens in the software of its shop only.", "Use a copy without DRM."
 
@@ -90,7 +89,7 @@ class OcrBroken(DocumentError):
 class NotRead(DocumentError):
     """The system failed while the file was read: no room for what is unpacked, no process to parse it."""
 
-    says, action = "{name} was not read ({what}).", "Free room on the disk, then open it again."
+    says, action = "{name} was not read ({what}).", "Free memory or room on the disk, then open it again."
 
     def __init__(self, name: str, error: OSError) -> None:
         super().__init__(name, error.strerror or type(error).__name__)

@@ -89,9 +89,10 @@ class Lines:
         del self._tables[max(1, len(self._tables) - 1) :]
 
     def item(self, level: int, marker: str) -> None:
-        """Begin an item of a list, at a level from 0."""
+        """Begin an item of a list, at a level from 0. One at the beginning of a cell stays behind the cell's border."""
         self.border(1)
-        self._prefix, self._joined = "  " * min(level, DEEPEST) + (f"{marker} " if marker else ""), True
+        border = self._prefix if self._prefix.endswith(CELL_BORDER.lstrip()) else ""
+        self._prefix, self._joined = border + "  " * min(level, DEEPEST) + (f"{marker} " if marker else ""), True
 
     def end_of_prefixed(self) -> None:
         """End what the prefix was meant for, even if it had no word."""

@@ -1,8 +1,8 @@
 """Numbers that programs show before paragraphs: not part of the text, but computed from rules (ECMA-376, 17.9)."""
 
 import re
-from collections.abc import MutableSequence
-from dataclasses import dataclass, field
+from collections.abc import MutableSequence, Sequence
+from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree
 
 MAX_MARKER = 60  # characters
@@ -10,6 +10,8 @@ MAX_LEVELS = 9
 ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"), (10, "x"),
          (9, "ix"), (5, "v"), (4, "iv"), (1, "i"))  # fmt: skip
 BULLET = "•"
+# Those of OpenDocument and of web pages, in Word's terms.
+FORMS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman", "": "none"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,26 +60,36 @@ def read_numbering(root: ElementTree.Element | None) -> dict[str, Numbering]:
     """The lists that numbering.xml defines, by their numbers; those of a kind count together unless they restart."""
     if root is None:
         return {}
-    kinds = {kind.get("abstractNumId", ""): Numbering(read_levels(kind)) for kind in root.iter("abstractNum")}
+    kinds: dict[str, Numbering] = {}
+    styles: dict[str, Numbering] = {}  # kinds by the style that other kinds name
+    for entry in root.iter("abstractNum"):
+        kind = Numbering(read_levels(entry, [Level()] * MAX_LEVELS))
+        kinds[entry.get("abstractNumId", "")] = styles[value(entry, "styleLink") or "-"] = kind
+    for entry in root.iter("abstractNum"):
+        if (link := value(entry, "numStyleLink")) in styles:
+            kinds[entry.get("abstractNumId", "")] = styles[link]
     lists: dict[str, Numbering] = {}
     for entry in root.iter("num"):
         kind = kinds.get(value(entry, "abstractNumId"), Numbering())
+        levels = read_levels(entry, kind.levels)
         restarts = any(True for _ in entry.iter("startOverride"))
-        lists[entry.get("numId", "")] = Numbering(kind.levels) if restarts else kind
+        lists[entry.get("numId", "")] = Numbering(levels) if restarts else Numbering(levels, kind.counts)
     return lists
 
 
-def read_levels(kind: ElementTree.Element) -> list[Level]:
-    """The levels of a kind of list."""
-    levels = [Level()] * MAX_LEVELS
-    for entry in kind.iter("lvl"):
+def read_levels(kind: ElementTree.Element, usual: Sequence[Level]) -> list[Level]:
+    """The levels that a kind of list defines, or those in which a list differs from its kind, `usual`."""
+    levels = list(usual)
+    for entry in kind.iter():
         level = number_or(entry.get("ilvl"), -1)
-        if 0 <= level < MAX_LEVELS:
+        if 0 <= level < len(levels) and entry.tag == "lvl":
             levels[level] = Level(
                 format=value(entry, "numFmt") or "decimal",
                 pattern=value(entry, "lvlText")[:MAX_MARKER],
                 start=number_or(value(entry, "start"), 1),
             )
+        elif 0 <= level < len(levels):
+            levels[level] = replace(levels[level], start=number_or(value(entry, "startOverride"), levels[level].start))
     return levels
 
 

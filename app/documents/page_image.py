@@ -123,12 +123,13 @@ def locate(letters: str, text: str, spans: Sequence[tuple[int, int]]) -> list[ra
 
 
 def place(page: str, first: int, last: int, paper: str) -> int | None:
-    """Where letters [first, last) of a page begin on the paper."""
+    """Where letters [first, last) of a page begin on the paper: the only place of them, or of them and some around."""
     for around in AROUND:
         for before, after in ((around, around), (around, 0), (0, around)):
             since = max(0, first - before)
-            at = only_place(page[since : last + after], paper)
-            if at is not None:
+            part = page[since : last + after]
+            at = paper.find(part)
+            if at >= 0 and paper.find(part, at + 1) < 0:
                 return at + first - since
     return None
 
@@ -142,12 +143,6 @@ def bare(text: str) -> tuple[str, list[int]]:
         if char.isalnum()
     ]
     return "".join(char for char, _ in pairs), [index for _, index in pairs]
-
-
-def only_place(part: str, whole: str) -> int | None:
-    """Where a text has a part; None: nowhere, or in several places."""
-    at = whole.find(part)
-    return at if at >= 0 and whole.find(part, at + 1) < 0 else None
 
 
 def rectangles(letters: str, boxes: Sequence[int], found: range) -> list[Box]:

@@ -253,7 +253,7 @@ FAILURES: Mapping[Reason, tuple[type[DocumentError], str]] = {
     "cut off": (DamagedDocument, "is cut off: its end is missing"),
     "no container": (DamagedDocument, "is not {what}: the list of its contents is missing"),
     "damaged": (DamagedDocument, "is damaged and cannot be read as {what}"),
-    "oversized": (DocumentTooLarge, "it unpacks to more than any book takes"),
+    "oversized": (DocumentTooLarge, "it holds more than any book"),
     "entities": (UnsupportedFormat, "{what} that declares XML entities of its own"),
     "binary": (UnsupportedFormat, "binary data and not text"),
     "no text": (UnsupportedFormat, "a picture, a sound or a font"),

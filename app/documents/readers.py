@@ -4,6 +4,7 @@ Each page of a PDF and each slide of a presentation is a page. An EPUB has no pa
 reading order begins a page; long ones are cut as plain text is. All other formats are one section.
 """
 
+import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
@@ -190,6 +191,7 @@ def join(sections: Sequence[str], *, own_pages: bool) -> tuple[str, list[int], l
 
 MOST_SHORT_PAGES, SHORT_PAGE = 100, 20  # more pages are no pages if their mean is fewer characters than this
 TITLE_WITHIN = 10_000  # characters
+OF_TERMINALS = re.compile(r"\x1b\[[0-?]*+[ -/]*+[@-~]|[^\n]\x08")  # colours, and letters with others typed over them
 
 
 def read_plain(stream: BinaryIO, kind: str) -> tuple[Opened, list[PageRead]]:
@@ -222,7 +224,8 @@ def pages_of(raw: str) -> list[str]:
 
     Line ends are normalised, control characters removed; what has no pages is one.
     """
-    text = by_stretches(lambda part: part.translate(NO_CONTROLS), raw.replace("\r\n", "\n").replace("\r", "\n"))
+    text = raw.replace("\r\n", "\n").replace("\r", "\n")
+    text = by_stretches(lambda part: OF_TERMINALS.sub("", part).translate(NO_CONTROLS), text)
     if not 0 < raw.count("\f") <= max(MOST_SHORT_PAGES, len(raw) // SHORT_PAGE):
         return [text.replace("\f", "\n\n")]
     parts = [part.strip("\n") for part in text.split("\f")]

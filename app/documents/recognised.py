@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = "recognised"  # in the data folder
-MOST_BYTES = 256 << 20  # of all files; those that were not used for longest go
 ENDING = ".jsonl"
 
 
@@ -29,7 +28,6 @@ class RecognisedPages:
     """The folder of recognised texts."""
 
     folder: Path
-    most_bytes: int = MOST_BYTES
 
     def load(self, digest: str, engine: str | None) -> dict[int, str]:
         """The texts of a document by the indices of their pages.
@@ -46,7 +44,6 @@ class RecognisedPages:
                     if checksum == b"%d" % zlib.crc32(content):
                         index, text = json.loads(content)
                         texts[index] = text
-                os.utime(path)
         return texts
 
     def add(self, digest: str, engine: str, index: int, text: str) -> None:
@@ -55,9 +52,7 @@ class RecognisedPages:
         line = f"{zlib.crc32(content.encode())} {content}\n".encode()
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path = self._path(digest, engine)
-            self._make_room(len(line), path)
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            handle = os.open(self._path(digest, engine), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
                 os.write(handle, line)
             finally:
@@ -74,18 +69,3 @@ class RecognisedPages:
 
     def _files(self, digest: str = "") -> Iterator[Path]:
         return self.folder.glob(f"{digest}*{ENDING}") if self.folder.is_dir() else iter(())
-
-    def _make_room(self, num_bytes: int, own: Path) -> None:
-        """Delete other files, the oldest first, until as many bytes fit.
-
-        Raises:
-            OSError: they do not fit beside the document's own.
-        """
-        sizes = {path: path.stat() for path in self._files()}
-        total = sum(one.st_size for one in sizes.values()) + num_bytes
-        for path in sorted(sizes, key=lambda path: sizes[path].st_mtime):
-            if total > self.most_bytes and path != own:
-                path.unlink()
-                total -= sizes[path].st_size
-        if total > self.most_bytes:
-            raise OSError("no room")

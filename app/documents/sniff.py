@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
+from app.document_formats import ONE_OF
 from app.documents.archive import MALFORMED
 from app.documents.document import Format
 from app.documents.errors import (
-    SUPPORTED,
     AccessDenied,
     DamagedDocument,
     DocumentError,
@@ -36,13 +36,15 @@ class Other(NamedTuple):
     hint: str = ""
 
 
-BY_NAME: Mapping[str, Kind] = {  # of what is plain text
+BY_NAME: Mapping[str, Kind] = {  # of what is plain text, and of web pages that begin in an odd way
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
     **dict.fromkeys((".csv", ".tsv", ".tab"), "csv"),
     **dict.fromkeys((".md", ".markdown", ".mdown", ".mkd"), "markdown"),
 }
 HEAD_BYTES = 4096  # enough for every signature below
 AS_CSV, AS_PPTX = "Save the sheets you need as CSV and use that.", "Save it as .pptx or PDF and use that."
 WORKBOOK = Other("an Excel workbook", AS_CSV)
+WEB_ARCHIVE = Other("a web archive (MHTML)", "Save the page as HTML alone, or print it to PDF, and use that.")
 XPS = Other("an XPS document", "Print or save it as PDF and use that.")
 
 ARCHIVE = re.compile(rb"PK(?:\x03\x04|\x05\x06)")
@@ -100,6 +102,7 @@ HEADS: tuple[tuple[bytes, Kind | Other], ...] = (
     (rb"\s*\{\\rtf", "rtf"),
     (rb"\x1f\x8b|BZh\d1AY&SY|7z\xbc\xaf|\xfd7zXZ|Rar!\x1a\x07", Other("a compressed archive")),
     (rb".{60}BOOKMOBI", Other("a Kindle book")),
+    (rb"From: <Saved by |MIME-Version: 1\.0\s+Content-Type: multipart/related", WEB_ARCHIVE),
     (rb"AT&TFORM", Other("a DjVu document")),
     (rb"%!PS", Other("a PostScript file")),
     (rb"\x89PNG|\xff\xd8\xff|GIF8[79]a|II\*\x00|MM\x00\*|RIFF.{4}WEBP|BM.{4}\x00{4}", Other("an image")),
@@ -133,7 +136,7 @@ def read_head(file: Path, name: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(file).st_mode):
             what = "a folder" if file.is_dir() else "not a regular file"
-            raise DocumentNotFound(name, f"{name} is {what}", hint=f"Name the {SUPPORTED} file itself.")
+            raise DocumentNotFound(name, f"{name} is {what}", hint=f"Name the {ONE_OF} file itself.")
         with file.open("rb") as stream:
             head = stream.read(HEAD_BYTES)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a NUL in the name

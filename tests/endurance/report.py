@@ -30,7 +30,7 @@ def tell(name: str, args: argparse.Namespace, rows: Mapping[str, object], faults
     for fault in faults[:MOST_FAULTS]:
         print("FAULT:", fault)
     if args.json:
-        told = {"command": f"python -m tests.endurance.{name}", "commit": commit(), "machine": asdict(this_machine())}
-        told |= {"date": str(datetime.date.today())} | seen | {"failures": list(faults)}
+        told = {"command": f"python launch.py test --long {name}", "date": str(datetime.date.today())}
+        told |= {"commit": commit(), "machine": asdict(this_machine())} | seen | {"failures": list(faults)}
         args.json.write_text(json.dumps(told, indent=1, default=str) + "\n", encoding="utf-8")
     return bool(faults)

@@ -21,4 +21,5 @@ ATOMS: tuple[str, ...] = (
     "1-", "1, ", ", ;", " and ", "pp. ", "chapter 1", "#1-#2 ", " to ",
     # anything else
     "a", "a ", "a\n", "A\n", "1", "\u00e9", "\U0001f600", "<|im_start|>", "%PDF-", "PK\x03\x04", "{", "[", "\\", "'",
+    "\x1b[", "\x1b[0;1m", "a\x08",
 )  # fmt: skip

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, process_time
@@ -26,16 +25,12 @@ from app.documents.bundle import read_documents
 from app.documents.document import Document
 from app.documents.errors import DocumentError
 from app.markdown import standalone
-from app.runtime.versions import versions
-from assets.tools.bench.report import commit
-from core.planning.hardware import this_machine
-from tests.endurance.report import options
+from tests.endurance.report import options, tell
 from tests.hostile.corpus import FORMATS, PER_FORMAT, SEED, HostileFile, corpus
 
 HUNG_SECONDS = 120.0
 SMALL_BYTES, MOST_OWN_SECONDS = 100_000, 6.0  # of processor time outside a parser, for a file that is no larger
 MOST_WORDS = 400  # characters of an error
-DEFAULT_JSON = Path(tempfile.gettempdir()) / "hostile-files.json"
 Ending = Literal["opened", "refused", "crashed", "hung"]
 
 
@@ -114,7 +109,7 @@ def most_mib() -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Run what the command line says: a line for each format, then the failures."""
-    args = options(__doc__, argv, per_format=PER_FORMAT, seed=SEED, file="", date="")
+    args = options(__doc__, argv, per_format=PER_FORMAT, seed=SEED, file="")
     if args.file:
         kind, _, number = args.file.partition(":")
         file = next(one for one in corpus(args.per_format, args.seed, [kind]) if one.number == int(number))
@@ -128,20 +123,9 @@ def main(argv: Sequence[str]) -> int:
             except BrokenProcessPool:
                 rows.append({"format": kind, "files": 0, "failures": [f"{kind}: the program died"]})
         print(*(f"{name} {value}" for name, value in rows[-1].items() if value), sep=", ", flush=True)
-    written = {
-        "date": args.date,
-        "hardware": asdict(this_machine()),
-        "versions": versions(),
-        "commit": commit(),
-        "config": {"suite": "hostile files", "seed": args.seed},
-        "seconds": round(perf_counter() - started, 1),
-        "files": sum(row["files"] for row in rows),
-        "rows": rows,
-    }
-    (args.json or DEFAULT_JSON).write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     failures = [what for row in rows for what in row["failures"]]
-    print(*failures, f"{len(failures)} failures among {written['files']} files", sep="\n")
-    return int(bool(failures))
+    figures = {"files": sum(row["files"] for row in rows), "seconds": round(perf_counter() - started, 1)}
+    return tell("hostile", args, figures, failures, {"rows": rows, **figures})
 
 
 if __name__ == "__main__":

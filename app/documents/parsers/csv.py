@@ -27,13 +27,25 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     csv.field_size_limit(LONGEST_CELL)
     raw = decoded.text.removeprefix("\ufeff")
     hint, line, rest = raw.partition("\n")
-    named = hint.strip().removeprefix("sep=") if hint.lower().startswith("sep=") else ""  # as Excel writes and reads
+    named = hint[4:5].strip("\r") if hint.lower().startswith("sep=") else ""  # as Excel writes and reads
     text = rest if named and line else raw
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=named[:1] or separator(text))
+    between = named or separator(text)
+    quote = '"' if between != "\t" or is_quoted(text) else None
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=between, quotechar=quote)
     table = Text()
     table.lines.verbatim("\n".join(written(rows)))
     table.warning = decoded.warning or ""
     yield from table.messages()
+
+
+def is_quoted(text: str) -> bool:
+    """Whether quotation marks stand around cells between tabs: in most such files they are letters of the text."""
+    try:
+        for _ in csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True):
+            pass
+    except csv.Error:
+        return False
+    return True
 
 
 def separator(text: str) -> str:

@@ -137,6 +137,8 @@ class Body(Reader):
         if properties is not None:
             style = with_properties(self._styles.get(value(properties, "pStyle"), Style()), properties)
             goes_on = any(properties.find(f"rPr/{tag}") is not None for tag in ("del", "moveFrom"))
+        if goes_on and all(child.find(".//t") is None for child in element if child.tag not in LEFT_OUT):
+            return  # deleted with its end
         marker = self._lists.get(style.list_id, Numbering()).marker(style.list_level)
         is_item = bool(marker) and style.heading not in HEADING_LEVELS
         if is_item and not self._continues:

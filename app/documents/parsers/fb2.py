@@ -33,6 +33,7 @@ class Book(Reader):
         super().__init__()
         self._in_body = self._in_notes = self._in_note = False
         self._depth = 0  # of sections
+        self._called: set[str] = set()  # the names of notes
 
     def visit(self, element: Element) -> None:
         """Read an element between its borders."""
@@ -48,6 +49,11 @@ class Book(Reader):
         """Text of the book, not about it."""
         if self._in_body:
             self.put(text)
+
+    def on_FictionBook(self, element: Element) -> None:
+        """The whole file."""
+        self._called = {note_of(link) for link in element.iter("a") if link.get("type") == "note"}
+        self.children(element)
 
     def on_title_info(self, element: Element) -> None:
         """What the file says of the book."""
@@ -65,11 +71,12 @@ class Book(Reader):
         self._in_body = self._in_notes = False
 
     def on_section(self, element: Element) -> None:
-        """A part of the text; the outermost with a name in the notes is one of them."""
+        """A part of the text, or a note: what is called as one, or in the notes the outermost with a name."""
         self._depth += 1
-        if self._in_notes and not self._in_note and "id" in element.attrib:
+        name = element.get("id")
+        if name is not None and not self._in_note and (self._in_notes or name in self._called):
             self._in_note = True
-            self.notes[element.attrib["id"]] = self.aside(element)
+            self.notes[name] = self.aside(element)
             self._in_note = False
         else:
             self.children(element)
@@ -87,7 +94,7 @@ class Book(Reader):
     def on_a(self, element: Element) -> None:
         """A link; the number of a note stands for one to it."""
         if element.get("type") == "note" and self._in_body:
-            self.call(element.get("href", "").removeprefix("#"))
+            self.call(note_of(element))
         else:
             self.children(element)
 
@@ -96,3 +103,8 @@ class Book(Reader):
         self.lines.border(2)
 
     on_image, on_table, on_tr, on_td, on_th = Reader.image, Reader.table, Reader.row, Reader.cell, Reader.cell
+
+
+def note_of(link: Element) -> str:
+    """The name of the note that a link leads to."""
+    return link.get("href", "").removeprefix("#")

@@ -10,12 +10,12 @@ from html import escape
 from html.parser import HTMLParser
 from typing import BinaryIO
 
-from app.documents.archive import MAX_ENTRY_BYTES, Refused, read_most
+from app.documents.archive import MAX_TOTAL_BYTES, Refused, read_most
 from app.documents.charset import decode_markup
 from app.documents.elements import Text
 from app.documents.messages import Message
 from app.documents.metadata import MAX_AUTHORS
-from app.documents.numbering import BULLET
+from app.documents.numbering import BULLET, FORMS, written
 
 BLOCKS = frozenset([
     "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "div", "dl", "dt",
@@ -40,7 +40,7 @@ Attributes = list[tuple[str, str | None]]
 
 def read(stream: BinaryIO) -> Iterator[Message]:
     """The messages of a web page: one text."""
-    markup = decode_markup(read_most(stream, MAX_ENTRY_BYTES))
+    markup = decode_markup(read_most(stream, MAX_TOTAL_BYTES))
     if markup is None:
         raise Refused("damaged")
     yield from read_markup(markup, as_web_page=True).messages()
@@ -60,8 +60,9 @@ def read_markup(markup: str, *, as_web_page: bool = False) -> "Markup":
     reader = Markup(as_web_page)
     reader.feed(without_sections(markup))  # some versions of Python treat these sections as comments
     reader.close()
-    if as_web_page and (reader.dropped_to_the_end or not reader.lines.marked().text):
-        return read_markup(markup)  # an element was never closed, or contains everything
+    never_closed = reader.dropped in AROUND | HIDEABLE
+    if as_web_page and (never_closed or not reader.lines.marked().text):
+        return read_markup(markup)  # what was dropped contains the text
     return reader
 
 
@@ -85,30 +86,25 @@ class Markup(HTMLParser, Text):
         self._as_web_page = as_web_page
         self._in_title = self._in_link = False
         self._quoted = 0  # open elements whose footers belong to the text
-        self._dropped = ""  # the element that is being skipped
+        self.dropped = ""  # the element that is being skipped
         self._depth = 0  # open elements of that name
         self._pre = 0
         self._pre_begins = False
         self._verse = ""  # the element that is one line of verse
-        self._lists: list[int | None] = []  # the number of the last item; None: an unnumbered list
-
-    @property
-    def dropped_to_the_end(self) -> bool:
-        """Whether a skipped part was still open at the end of the text."""
-        return self._dropped in AROUND | HIDEABLE
+        self._lists: list[tuple[int, str]] = []  # the number of the last item and its form; "": an unnumbered list
 
     def handle_starttag(self, tag: str, attrs: Attributes) -> None:
         """An element begins."""
         tag = tag.rpartition(":")[2]
         self.has_image |= tag in IMAGES
         self._read_head(tag, {name: value or "" for name, value in attrs})
-        if tag == "body" or (self._dropped == "head" and tag not in IN_HEAD):
-            self._dropped = ""  # a head need not be closed
-        if tag == "title" and self._dropped in ("", "head"):
+        if tag == "body" or (self.dropped == "head" and tag not in IN_HEAD):
+            self.dropped = ""  # a head need not be closed
+        if tag == "title" and self.dropped in ("", "head"):
             self._in_title = not self.title
         classes = set((dict(attrs).get("class") or "").split())
         around = self._as_web_page and self._is_around(tag, attrs)
-        if self._dropped or tag in DROPPED or around or (tag in ("td", "span") and classes & LINE_NUMBERS):
+        if self.dropped or tag in DROPPED or around or (tag in ("td", "span") and classes & LINE_NUMBERS):
             self._drop(tag)
             return
         self._quoted += tag in QUOTED
@@ -118,14 +114,19 @@ class Markup(HTMLParser, Text):
             self.lines.heading(HEADINGS[tag])
         self._in_link |= tag == "a"
         match tag:
+            case "br" if self._pre:
+                self.lines.verbatim("\n")
             case "br":
-                self._break()
+                self.lines.line_break()
             case "pre":
                 self._pre, self._pre_begins = self._pre + 1, True
-            case "ul" | "ol":
-                self._lists.append(None if tag == "ul" else start_of(attrs) - 1)
+            case "ul":
+                self._lists.append((0, ""))
+            case "ol":
+                form = FORMS.get(dict(attrs).get("type") or "1", "decimal")
+                self._lists.append((number_in(attrs, "start", 1) - 1, form))
             case "li":
-                self.lines.item(max(0, len(self._lists) - 1), self._marker())
+                self.lines.item(max(0, len(self._lists) - 1), self._marker(attrs))
             case "table":
                 self.lines.table()
             case "tr":
@@ -146,9 +147,9 @@ class Markup(HTMLParser, Text):
         tag = tag.rpartition(":")[2]
         if tag == "title":
             self._in_title = False
-        if self._dropped:
-            self._depth -= tag == self._dropped
-            self._dropped = self._dropped if self._depth else ""
+        if self.dropped:
+            self._depth -= tag == self.dropped
+            self.dropped = self.dropped if self._depth else ""
             return
         self._quoted -= tag in QUOTED and self._quoted > 0
         self._in_link &= tag != "a"
@@ -172,7 +173,7 @@ class Markup(HTMLParser, Text):
         """Text."""
         if self._in_title:
             self.add_title(data)
-        if self._dropped:
+        if self.dropped:
             return
         if self._pre:
             self.lines.verbatim(data.removeprefix("\n") if self._pre_begins else data)
@@ -196,26 +197,21 @@ class Markup(HTMLParser, Text):
         return hidden or (values.get("role") or "").lower() in ROLES_AROUND
 
     def _drop(self, tag: str) -> None:
-        if not self._dropped:
-            self._dropped, self._depth = tag, 1
-        elif tag == self._dropped:
+        if not self.dropped:
+            self.dropped, self._depth = tag, 1
+        elif tag == self.dropped:
             self._depth += 1
 
-    def _break(self) -> None:
-        if self._pre:
-            self.lines.verbatim("\n")
-        else:
-            self.lines.line_break()
-
-    def _marker(self) -> str:
-        number = self._lists[-1] if self._lists else None
-        if number is None:
+    def _marker(self, attributes: Attributes) -> str:
+        last, form = self._lists[-1] if self._lists else (0, "")
+        if not form:
             return BULLET
-        self._lists[-1] = number + 1
-        return f"{number + 1}."
+        number = number_in(attributes, "value", last + 1)
+        self._lists[-1] = number, form
+        return f"{written(number, form)}."
 
 
-def start_of(attributes: Attributes) -> int:
-    """The first number of a list."""
-    value = dict(attributes).get("start") or ""
-    return int(value) if re.fullmatch(r"-?\d{1,6}", value, re.ASCII) else 1
+def number_in(attributes: Attributes, name: str, default: int) -> int:
+    """The number that an attribute gives; the default where it gives none."""
+    value = dict(attributes).get(name) or ""
+    return int(value) if re.fullmatch(r"-?\d{1,6}", value, re.ASCII) else default

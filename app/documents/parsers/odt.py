@@ -11,10 +11,9 @@ from xml.etree.ElementTree import Element
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused
 from app.documents.elements import Reader
 from app.documents.messages import Message
-from app.documents.numbering import MAX_LEVELS, Level, Numbering, number_or
+from app.documents.numbering import FORMS, MAX_LEVELS, Level, Numbering, number_or
 from app.documents.strict_xml import optional, stated
 
-FORMS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman", "": "none"}
 BULLETS = frozenset(["list-level-style-bullet", "list-level-style-image"])
 LEVELS = BULLETS | {"list-level-style-number", "outline-level-style"}
 IN_LINE = frozenset(["a", "h", "p", "span"])

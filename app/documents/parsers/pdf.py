@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, BinaryIO
 
+from pypdfium2.raw import FPDF_ERR_SECURITY
+
 from app.documents.archive import Refused
 from app.documents.messages import Message, PageRead, page_read
 from app.documents.pdfium import Pdfium, PdfiumError
@@ -31,7 +33,7 @@ def read(stream: BinaryIO, by: str = "pdfium") -> Iterator[Message]:
     Args:
         by: "pypdf" reads the file with pypdf alone.
     Raises:
-        Refused: it is cut off, or opens only with a password.
+        Refused: it is cut off, or opens only with a password or in the software of a shop.
     """
     if is_cut_off(stream):
         raise Refused("cut off")
@@ -44,8 +46,11 @@ def read(stream: BinaryIO, by: str = "pdfium") -> Iterator[Message]:
 
     pdfium = None
     if by == "pdfium":
-        with suppress(PdfiumError):
+        try:
             pdfium = Pdfium(stream)
+        except PdfiumError as error:
+            if error.err_code == FPDF_ERR_SECURITY:
+                raise Refused("protected") from error
     first = pdfium or pypdf()
     damaged = pdfium and not pdfium.is_encrypted and has_damage(stream)
     yield {**first.opened(), "warning": DAMAGE if damaged else ""}

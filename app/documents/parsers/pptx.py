@@ -12,7 +12,7 @@ from app.documents.numbering import BULLET, MAX_LEVELS, Level, Numbering, number
 from app.documents.strict_xml import DAMAGED, optional, related, relations, stated
 
 TITLES = frozenset(["title", "ctrTitle"])
-LISTS = frozenset(["body", "obj", "", "subTitle"])  # placeholders whose paragraphs are items, unless they say otherwise
+LISTS = frozenset(["body", "obj", ""])  # placeholders whose paragraphs are items, unless they say otherwise
 AROUND = frozenset(["dt", "ftr", "hdr", "sldNum", "sldImg"])  # placeholders that repeat from slide to slide
 FORMS = {"alphaLc": "lowerLetter", "alphaUc": "upperLetter", "romanLc": "lowerRoman", "romanUc": "upperRoman"}
 NOTES = "Notes:"  # before what the speaker says
@@ -114,11 +114,11 @@ class Slide(Reader):
     def on_p(self, element: Element) -> None:
         """A paragraph."""
         self._bullet, self._level, self._begun = None, 0, False
-        self.lines.border(1 if self._is_list else 2)
+        self.lines.border(1 if self._kind in LISTS else 2)
         self.children(element)
         if self._begun:
             self.lines.end_of_prefixed()
-        self.lines.border(1 if self._is_list else 2)
+        self.lines.border(1 if self._kind in LISTS else 2)
 
     def on_pPr(self, element: Element) -> None:
         """What a paragraph says of its level and its bullet."""
@@ -148,7 +148,7 @@ class Slide(Reader):
             return
         if not self._begun and text.strip():
             self._begun = True
-            bullet = (BULLET if self._is_list else "") if self._bullet is None else self._bullet
+            bullet = (BULLET if self._kind in LISTS else "") if self._bullet is None else self._bullet
             self._numbers.restart(self._level + (bullet not in ("", BULLET)))
             if bullet and "tc" not in self.path[-6:] and not self._as_notes:
                 self.lines.item(self._level, bullet)
@@ -163,10 +163,6 @@ class Slide(Reader):
             start=number_or(attributes.get("startAt"), 1),
         )
         return self._numbers.marker(self._level)
-
-    @property
-    def _is_list(self) -> bool:
-        return self._kind in LISTS and self._kind != "subTitle"
 
     on_graphicFrame = on_pt = on_sp
     on_tbl, on_tr, on_tc = Reader.table, Reader.row, Reader.cell

@@ -19,16 +19,18 @@ TOKEN = re.compile(
     r"\\([a-zA-Z]{1,32})(-?\d{1,10})? ?|\\'([0-9a-fA-F]{2})|\\([^a-zA-Z])|([{}])|[\r\n]+|([^\\{}\r\n]+)|\\$", re.DOTALL
 )
 # Behind \*, but read; the first of them is no group of its own in files of StarWriter.
-STARRED = frozenset(["cs", "footnote", "fldrslt", "shpinst", "shppict", "shptxt", "moMath", "moMathPara"])
+STARRED = frozenset(
+    ["cs", "footnote", "fldrslt", "nesttableprops", "shpinst", "shppict", "shptxt", "moMath", "moMathPara"]
+)
 SKIPPED = frozenset(
     [
         "annotation", "atnauthor", "atnid", "background", "bkmkend", "bkmkstart", "category",
         "colortbl", "comment", "company", "datafield", "do", "doccomm", "fldinst", "filetbl", "fontemb", "footer",
         "footerf", "footerl", "footerr", "formfield", "ftncn", "ftnsep", "ftnsepc", "aftncn", "aftnsep",
-        "aftnsepc", "generator", "header", "headerf", "headerl", "headerr", "keywords", "listoverridetable",
-        "listtable", "manager", "nonshppict", "objclass", "objdata", "objname", "operator", "pntxta", "pntxtb",
-        "revtbl", "rsidtbl", "rxe", "shprslt", "sp", "subject", "tc", "template", "themedata", "txe", "userprops",
-        "xe", "mmathPict",
+        "aftnsepc", "generator", "header", "headerf", "headerl", "headerr", "hlinkbase", "keywords",
+        "listoverridetable", "listtable", "manager", "nonesttables", "nonshppict", "objclass", "objdata", "objname",
+        "operator", "pntxta", "pntxtb", "revtbl", "rsidtbl", "rxe", "shprslt", "sp", "subject", "tc",
+        "template", "themedata", "txe", "userprops", "xe", "mmathPict",
     ]
 )  # fmt: skip
 TEXT_OF = {"listtext": "marker", "pntext": "marker", "title": "title", "author": "author"}
@@ -129,6 +131,8 @@ class Rtf(Text):
             if code or text:
                 self._chars(bytes.fromhex(code) if code else text.encode("latin-1"))
                 continue
+            if match.lastindex is None:
+                continue  # the end of a line of the file, perhaps inside a letter
             self._flush()
             if word == "bin":
                 at += max(0, int(number or 0))

@@ -12,7 +12,7 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 from app.documents import parsing, worker
 from app.documents.parsing import ParsingLimits, ParsingProcess
-from tests.hostile.corpus import CONTAINER, archive, package, page
+from tests.hostile.corpus import epub, package, page
 
 MakePdf = Callable[..., Path]
 MakeEpub = Callable[..., Path]
@@ -103,12 +103,11 @@ def make_epub(tmp_path: Path) -> MakeEpub:
     def make(
         *bodies: str, name: str = "book.epub", files: Mapping[str, str | bytes | None] = {}, **options: str
     ) -> Path:
-        names = [f"s{number}.xhtml" for number in range(1, len(bodies) + 1)]
-        contents = {"META-INF/container.xml": CONTAINER, "OPS/b.opf": package(names, **options)}  # type: ignore[arg-type]
-        sections = {f"OPS/{file}": page(body) for file, body in zip(names, bodies, strict=True)}
-        whole = {file: content for file, content in (contents | sections | files).items() if content is not None}
+        sections = {f"OPS/s{number}.xhtml": page(body) for number, body in enumerate(bodies, 1)}
+        order = package([file.removeprefix("OPS/") for file in sections], **options)  # type: ignore[arg-type]
+        whole = {"OPS/b.opf": order, **sections, **files}
         path = tmp_path / name
-        path.write_bytes(archive(whole, "application/epub+zip"))
+        path.write_bytes(epub({file: content for file, content in whole.items() if content is not None}))
         return path
 
     return make

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from app.documents import bundle
+from app.documents import bundle, parsing
 from app.documents.archive import SMALL_FILE, SMALL_TEXT, most_text
 from app.documents.bundle import read_documents
-from app.documents.errors import DocumentTooLarge, EmptyDocument, PasswordProtected, UnsupportedFormat
+from app.documents.errors import DocumentTooLarge, EmptyDocument, NotRead, PasswordProtected, UnsupportedFormat
 from app.documents.parsing import ParsingLimits
 from app.documents.readers import read_document
 from tests.hostile.corpus import archive, fb2, rtf, zip_files
@@ -120,6 +120,20 @@ def test_names_cannot_leave_the_folder_and_are_safe_to_show(tmp_path: Path, monk
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["books.zip", "temp"], "what was unpacked is gone"
 
 
+@pytest.mark.parametrize("name", ["books.zip", "books", "books/a.html"])
+def test_a_process_that_the_system_does_not_start_is_told(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    for make in (make_zip, make_folder):
+        make(tmp_path, {"a.html": "<html>words"})
+    monkeypatch.setattr(parsing, "ParsingProcess", fail)
+    with pytest.raises(NotRead, match=r"was not read \(Cannot allocate memory\)"):
+        read_documents(tmp_path / name)
+
+
 def test_too_much_text_in_all_is_refused(tmp_path: Path) -> None:
     path = make_zip(tmp_path, {f"{n}.txt": WORDS * 9 for n in range(9)})
     with pytest.raises(DocumentTooLarge, match="1,000 characters"):
@@ -128,7 +142,7 @@ def test_too_much_text_in_all_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_holds_text_in_proportion_to_its_bytes(tmp_path: Path) -> None:
     lines = random.Random(1).randbytes(200_000).hex() + "\n" * 900_000
-    with pytest.raises(DocumentTooLarge, match="unpacks to more"):
+    with pytest.raises(DocumentTooLarge, match="holds more than any book"):
         read_documents(make_zip(tmp_path, {"a.txt": "\n" * 990_000, "b.txt": "b" * 20_000}))
     large = make_zip(tmp_path, {"a.txt": lines, "b.txt": "b" * 20_000})
     assert large.stat().st_size > SMALL_FILE and len(read_documents(large)[0].text) > SMALL_TEXT

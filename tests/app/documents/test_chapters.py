@@ -1,20 +1,13 @@
 """Chapters: where they begin, to the character, and what only looks like one."""
 
-import re
-from time import process_time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pypdf import PdfWriter
 
 from app.documents.chapters import (
-    LEADING_NUMBER,
     MAX_DEPTH,
-    MAX_LEVEL,
-    PAGE_NUMBER,
     chapter_level,
-    in_order,
     letters,
     make_chapters,
     markdown_headings,
@@ -207,23 +200,7 @@ def test_the_list_of_contents_of_an_epub_names_chapters_and_their_places(make_ep
     assert places[1].startswith("The Tide") and places[2] == BODY, "without a heading it begins with its section"
 
 
-# -------------------- bounds
-
-MOST_SECONDS = 2.0  # of this program alone, some eight times what it takes; with the square it takes minutes
-
-
-def test_levels_are_capped() -> None:
-    found = in_order([Heading(0, 1, 999_999, "a"), Heading(2, 3, 3, "b")])
-    assert [heading.level for heading in found] == [MAX_LEVEL, 3]
-
-
-@pytest.mark.parametrize("pattern", [PAGE_NUMBER, LEADING_NUMBER])
-@pytest.mark.parametrize("atom", [".", ". ", "..1", "..1 ", "1", "1.", " ", "\t", ".. "])
-def test_numbers_take_time_in_proportion_to_their_line(pattern: re.Pattern[str], atom: str) -> None:
-    """With the square, 100,000 signs take minutes."""
-    begun = process_time()
-    pattern.sub("", atom * (100_000 // len(atom)) + "x", count=1)
-    assert process_time() - begun < MOST_SECONDS
+# -------------------- levels
 
 
 @pytest.mark.parametrize(

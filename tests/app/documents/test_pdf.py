@@ -9,13 +9,14 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject, TextStringObject
 
 from app.documents import readers
-from app.documents.errors import DamagedDocument, DocumentTooLarge, PasswordProtected
+from app.documents.errors import DamagedDocument, DocumentTooLarge, DrmProtected, PasswordProtected
 from app.documents.metadata import clean_authors
 from app.documents.parsers import pdf as parser
 from app.documents.parsing import ParserCrashed, ParsingLimits, parse
 from app.documents.pdfium import PdfiumError
 from app.documents.readers import extract_parsed, read_document
 from tests.app.documents.conftest import MakePdf, write_lines
+from tests.hostile.corpus import pages, pdf
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 PAGE = [
@@ -48,6 +49,12 @@ def test_a_password_is_needed_only_where_the_file_asks_for_one(make_pdf: MakePdf
     writer.write(path)
     with pytest.raises(PasswordProtected, match=r"book\.pdf is protected by a password"):
         read_document(path)
+
+
+def test_a_pdf_that_is_encrypted_for_the_software_of_a_shop_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf(pages(1), b"/Encrypt<</Filter/EBX_HANDLER/V 4/R 4>>/ID[(a)(b)]"))
+    with pytest.raises(DrmProtected, match="opens in the software of its shop only"):
+        read_document(tmp_path / "a.pdf")
 
 
 def add_image(writer: PdfWriter, page: int) -> None:

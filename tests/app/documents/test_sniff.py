@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from app.document_formats import ONE_OF
 from app.documents.bundle import read_documents
 from app.documents.errors import (
-    SUPPORTED,
     AccessDenied,
     DamagedDocument,
     DocumentError,
@@ -53,11 +53,20 @@ PAGES = (
         (b"\x89PNG\r\n\x1a\n", "an image"),
         (b"\x7fELF\x02\x01", "a program"),
         (bytes(60) + b"BOOKMOBI", "a Kindle book"),
+        (b"From: <Saved by Blink>\r\nSubject: A page\r\n", "a web archive (MHTML)"),
+        (b"MIME-Version: 1.0\nContent-Type: multipart/related;", "a web archive (MHTML)"),
     ],
 )  # fmt: skip
 def test_formats_are_known_by_their_first_bytes(head: bytes, kind: str) -> None:
     found = sniff(head)
     assert (found if isinstance(found, str) else found.what) == kind
+
+
+@pytest.mark.parametrize("name", ["a.html", "a.HTM", "a.xhtml"])
+def test_a_web_page_that_begins_in_an_odd_way_is_known_by_its_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("<title>Log</title><meta charset=utf-8><p>A gull.")
+    document = read_document(tmp_path / name)
+    assert (document.format, document.title, document.text) == ("html", "Log", "A gull.")
 
 
 def packed(*names: str, content: str | bytes = "<?xml version='1.0'?><a>words</a>") -> bytes:
@@ -106,7 +115,7 @@ def test_other_archives_are_refused_by_name(names: tuple[str, ...], what: str, t
     (tmp_path / "file").write_bytes(packed(*names))
     with pytest.raises(UnsupportedFormat, match=f"file is {what}, which is not supported") as caught:
         read_documents(tmp_path / "file")
-    assert what != PACKAGE or (caught.value.hint == f"Use a {SUPPORTED} file." and "Word" in SUPPORTED)
+    assert what != PACKAGE or (caught.value.hint == f"Use a {ONE_OF} file." and "Word" in ONE_OF)
 
 
 @pytest.mark.parametrize("name", ["a.docx", "a.zip", "a.epub"])
