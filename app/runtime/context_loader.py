@@ -128,7 +128,9 @@ def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine"
         _close(session, library)
         yield Changed()
         return
-    stays = book is not None and any(library.index(one.key) is not None for one in book.library.books)
+    files = {one.file for one in library.books if one.file}  # a text that is read anew stays by its file
+    before = book.library.books if book is not None else ()
+    stays = any(library.index(one.key) is not None or one.file in files for one in before)
     turns = with_past(Conversation(), session.exchanges, engine).turns if stays else ()
     fit = Fit(
         books=meter.library(library),
