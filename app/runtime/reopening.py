@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,7 +76,7 @@ def sources(ref: BookRef) -> tuple[Source, ...]:
     """The documents of a conversation's book, in order."""
     return tuple(
         Source(name, bytes.fromhex(digest), choice, sample_file(name))
-        for name, digest, choice in zip_longest(ref.names, ref.documents, ref.choices, fillvalue="")
+        for name, digest, choice in zip(ref.names, ref.documents, ref.choices, strict=True)
     )
 
 

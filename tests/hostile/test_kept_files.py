@@ -1,6 +1,8 @@
 """Files of ours that somebody or something has changed: each is one damaged file, and everything else goes on."""
 
 import json
+import os
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.conversations.export import as_json, as_markdown
-from app.conversations.schema import Damaged, load
+from app.conversations.schema import Damaged, NewerVersion, load
 from app.conversations.store import Conversations
 from app.conversations.tree import Dialogue
 from app.runtime.sessions import Session
@@ -48,14 +50,14 @@ def show_all_of_it(dialogue: Dialogue) -> None:
     said = [book_notice(session), editing_notice(session), exchanges(session), as_markdown(dialogue)]
     orjson.dumps(said)
     as_json(dialogue).encode()
-    assert load(as_json(dialogue)) == dialogue
+    assert load(as_json(dialogue), dialogue.id) == dialogue
 
 
 def read_and_show(text: str) -> bool:
     """Whether a file's text is a conversation. Raises whatever must not be raised."""
     try:
-        dialogue = load(text)
-    except Damaged:
+        dialogue = load(text, DIALOGUE.id)
+    except (Damaged, NewerVersion):
         return False
     show_all_of_it(dialogue)
     return True
@@ -81,10 +83,23 @@ def test_no_file_with_changed_bytes_raises(at: int, new: bytes, gone: int) -> No
 
 
 @pytest.mark.parametrize("when", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "soon", "", "\ud800"])
-def test_a_time_that_nobody_lives_in_is_shown_as_some_time(when: str) -> None:
-    store = Conversations()
-    store.save(load(changed(("changed",), when)))
-    assert conversation_list(store.listing(), Session("x"), when=WHEN)
+def test_a_time_that_nobody_lives_in_is_shown_as_some_time(tmp_path: Path, when: str) -> None:
+    (tmp_path / f"{DIALOGUE.id}.json").write_text(changed(("changed",), when), encoding="utf-8")
+    assert conversation_list(Conversations(tmp_path).listing(), Session("x"), when=WHEN)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"{'0' * 32}.json")
+    (tmp_path / f"{'1' * 32}.json").mkdir()
+    done = threading.Event()
+
+    def look() -> None:
+        assert Conversations(tmp_path).listing().summaries == ()
+        done.set()
+
+    threading.Thread(target=look, daemon=True).start()
+    assert done.wait(10)
 
 
 # -------------------- the library
