@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from itertools import zip_longest
 from pathlib import Path
 
-from app.conversations.schema import VERSION, answer_document, load
+from app.conversations.schema import FORMAT, VERSION, NewerVersion, answer_document, load
 from app.conversations.tree import ROOT, Dialogue
 
 NAME = "conversations.sqlite"
@@ -67,10 +67,6 @@ FORGET = """
 IS_EMPTY = "SELECT NOT EXISTS (SELECT 1 FROM exchanges WHERE conversation = ? AND question IS NOT NULL)"
 
 
-class NewerVersion(ValueError):
-    """It was written by a newer version of the program."""
-
-
 def write(db: sqlite3.Connection, dialogue: Dialogue) -> None:
     """Merge a state into the database, in an open transaction.
 
@@ -119,13 +115,13 @@ def read(db: sqlite3.Connection, dialogue_id: str) -> Dialogue | None:
     names = {"name": "names", "part": "parts", "digest": "documents", "choice": "choices"}
     book = {to: [one[name] for one in documents if one[name] is not None] for name, to in names.items()}
     book |= {"title": row["book_title"], "digest": row["book_digest"], "num_tokens": row["num_tokens"]}
-    own = {"book": book, "removed": [one["id"] for one in rows if one["removed"]]}
+    own = {"format": FORMAT, "version": VERSION, "book": book, "removed": [one["id"] for one in rows if one["removed"]]}
     nodes = ",".join(
         f'{json.dumps(dict(one, answer=None))[:-1]}, "answer": {one["answer"] or "null"}}}'
         for one in rows
         if one["question"] is not None
     )
-    dialogue = load(f'{json.dumps(dict(row) | own)[:-1]}, "nodes": [{nodes}]}}')
+    dialogue = load(f'{json.dumps(dict(row) | own)[:-1]}, "nodes": [{nodes}]}}', dialogue_id)
     shown = dialogue.head == row["head"]  # else somebody removed it
     return dialogue if shown else dialogue.show(dialogue.newest_below(ROOT))
 

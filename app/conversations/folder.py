@@ -1,4 +1,8 @@
-"""The database on disk: opened for each transaction, repaired by setting aside."""
+"""The database on disk: opened for each transaction, repaired by setting aside, filled from files once.
+
+Earlier versions kept a file of JSON for each conversation there. What can be read of them is taken over, and the file
+moves to a folder beside the database, until its conversation or an exchange of it is deleted.
+"""
 
 import logging
 import os
@@ -7,17 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from app.conversations import database
-from app.conversations.schema import Damaged
+from app.conversations.exchange import ID
+from app.conversations.schema import Damaged, NewerVersion, load
 from app.conversations.tree import Dialogue
 from app.formats import plural
 from app.private_files import SET_ASIDE, make_private
 
 log = logging.getLogger(__name__)
 
+OLD, IMPORTED = ".json", "imported"  # files of earlier versions, and the folder for those that were taken over
+MOST_BYTES = 256 << 20  # of one of them; no conversation is longer
 READ, WRITE = "BEGIN", "BEGIN IMMEDIATE"
 Result = TypeVar("Result")
 
@@ -38,6 +46,10 @@ class ConversationFolder:
         make_private(folder)
         self._path = folder / database.NAME
         self._journal = "DELETE" if database.on_network(self._path) else "WAL"
+        try:
+            self._take_over_files(folder)
+        except (sqlite3.Error, OSError, NewerVersion) as error:
+            log.warning("conversations of an earlier version could not be taken over: %s", error)
 
     def stamps(self) -> dict[str, str]:
         """Ids of all conversations, each with what changes at every write. Raises as `read`."""
@@ -54,6 +66,8 @@ class ConversationFolder:
             self._run(WRITE, lambda db: database.delete(db, dialogue_id))
         else:
             self._run(WRITE, lambda db: database.write(db, dialogue))
+        if self.folder is not None and (dialogue is None or dialogue.removed):
+            (self.folder / IMPORTED / f"{dialogue_id}{OLD}").unlink(missing_ok=True)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -94,12 +108,12 @@ class ConversationFolder:
             for end in ("-wal", "-shm", ""):  # the log first: it must not be taken for that of the next file
                 with suppress(FileNotFoundError):
                     self._path.with_name(self._path.name + end).rename(aside.with_name(aside.name + end))
-            saved = self._take_over(aside)
+            saved = self._take_over_rows(aside)
         log.warning("the conversations are damaged (%s); the file was set aside as %s", error, aside.name)
         told = f"The file of conversations was damaged and set aside as {aside}; {plural(saved, 'conversation')}"
         self.notices.append(f"{told} could be read and stayed. Put a backup in its place to get the others.")
 
-    def _take_over(self, aside: Path) -> int:
+    def _take_over_rows(self, aside: Path) -> int:
         found = dict[str, Dialogue | None]()
         with suppress(sqlite3.Error), closing(database.opened(aside, read_only=True)) as db:
             for order in ("ASC", "DESC"):  # a broken page ends them at its two sides
@@ -112,3 +126,36 @@ class ConversationFolder:
             for dialogue in filter(None, found.values()):
                 database.write(db, dialogue)
         return len(found)
+
+    def _take_over_files(self, folder: Path) -> None:
+        """Raises sqlite3.Error, OSError, NewerVersion."""
+        files = sorted(one for one in folder.glob(f"*{OLD}") if ID.fullmatch(one.stem) and one.is_file())
+        done, left = self._run(WRITE, lambda db: _taken_over(db, files))
+        for file in done:
+            (folder / IMPORTED).mkdir(mode=0o700, exist_ok=True)
+            with suppress(FileNotFoundError):  # another program has moved it
+                file.replace(folder / IMPORTED / file.name)
+        if left:
+            which = f"{', '.join(left[:3])}{'…' if len(left) > 3 else ''}"
+            told = f"{plural(len(left), 'old conversation')} in {folder} could not be read and stayed there"
+            self.notices.append(f"{told}: {which}. Restore or remove them.")
+
+
+def _taken_over(db: sqlite3.Connection, files: list[Path]) -> tuple[list[Path], list[str]]:
+    """The files that were taken over, and the names of those that cannot be read, with the reason."""
+    done, left = list[Path](), list[str]()
+    for file in files:
+        try:
+            if file.stat().st_size > MOST_BYTES:
+                raise Damaged("too large")
+            dialogue = load(file.read_text(encoding="utf-8", errors="surrogatepass"), file.stem)
+        except FileNotFoundError:  # another program has taken it over
+            continue
+        except (OSError, UnicodeError, MemoryError, Damaged, NewerVersion) as error:
+            log.warning("%s cannot be taken over: %s", file.name, error)
+            left.append(f"{file.name} ({'not text' if isinstance(error, UnicodeError) else error})")
+            continue
+        known = db.execute("SELECT 1 FROM exchanges WHERE conversation = ?", (dialogue.id,)).fetchone()
+        database.write(db, replace(dialogue, removed=frozenset()) if known else dialogue)  # it adds, removes nothing
+        done.append(file)
+    return done, left

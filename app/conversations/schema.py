@@ -1,4 +1,4 @@
-"""Conversations as JSON and back: what is exported, and what the database holds."""
+"""Conversations as JSON and back: what is exported, and what files of earlier versions hold."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from app.conversations.exchange import Exchange
+from app.conversations.exchange import ID, Exchange
 from app.conversations.tree import ROOT, Dialogue, Node, sendable
 from core.errors import InvalidSetting
 
@@ -24,8 +24,12 @@ MOST_WHOLE = (1 << 63) - 1
 COUNT = (0, MOST_WHOLE)
 BOUNDS = {  # of whole numbers that are no counts, by their key
     "seed": (-MOST_WHOLE, MOST_WHOLE),
-    "token_ids": (0, 1 << 8200),  # were pieces of a server's text as numbers once
+    "token_ids": (0, 1 << 8200),  # files of earlier versions have pieces of a server's text as numbers
 }
+
+
+class NewerVersion(ValueError):
+    """It was written by a newer version of the program."""
 
 
 class Damaged(ValueError):
@@ -60,19 +64,24 @@ def answer_document(exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def load(text: str) -> Dialogue:
+def load(text: str, dialogue_id: str) -> Dialogue:
     """A conversation from its JSON.
 
     Raises:
-        Damaged: no other error, whatever the text is.
+        NewerVersion, Damaged: no other error, whatever the text is.
     """
     try:
         data = json.loads(text)
-        if not _in_bounds(data):
+        if data["format"] != FORMAT or data["id"] != dialogue_id or not ID.fullmatch(dialogue_id):
+            raise Damaged("not a conversation of that name")
+        version = data["version"]
+        if type(version) is int and version > VERSION:
+            raise NewerVersion("written by a newer version of the reader")
+        if type(version) is not int or not _in_bounds(data):
             raise Damaged("numbers that nobody counts to")
         shaped = json.dumps({**data, "nodes": [_shaped(node) for node in data["nodes"]]}, ensure_ascii=False)
         return _checked(_dialogues().validate_json(sendable(shaped), strict=True))
-    except Damaged:
+    except (Damaged, NewerVersion):
         raise
     except (AttributeError, InvalidSetting, LookupError, RecursionError, TypeError, ValueError) as error:
         raise Damaged("not a conversation") from error

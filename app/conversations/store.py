@@ -14,7 +14,7 @@ from app.conversations import database
 from app.conversations.exchange import ID
 from app.conversations.folder import ConversationFolder
 from app.conversations.listing import Listing, Summary
-from app.conversations.schema import Damaged
+from app.conversations.schema import Damaged, NewerVersion
 from app.conversations.tree import Dialogue
 from app.formats import plural
 from core.errors import CoreError
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 MOST_WAIT_SECONDS = 10.0  # for the last write when the program ends
 LATER_SECONDS = 30.0
-UNREADABLE = (sqlite3.Error, OSError, database.NewerVersion)
+UNREADABLE = (sqlite3.Error, OSError, NewerVersion)
 
 
 class ConversationGone(CoreError):

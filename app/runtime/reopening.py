@@ -1,6 +1,6 @@
 """Documents into their uploads: out of files, or found again, of samples and of texts that were kept."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -63,20 +63,24 @@ class Source(NamedTuple):
     """One document of a conversation's book."""
 
     name: str
-    digest: bytes  # of its text
+    digest: bytes  # of its text; b"": written by an earlier version, which did not record it
     choice: str  # of its parts, see `page_ranges.written`
     sample: Path | None
 
     def is_there(self, kept: KeptDocuments) -> bool:
         """It can be opened without its reader."""
-        return self.sample is not None or kept.has(self.digest)
+        return self.sample is not None or (bool(self.digest) and kept.has(self.digest))
 
 
 def sources(ref: BookRef) -> tuple[Source, ...]:
     """The documents of a conversation's book, in order."""
+    known = len(ref.documents) == len(ref.choices) == len(ref.names)
+    rows: Iterable[tuple[str, str, str]] = ((name, "", "") for name in ref.names)
+    if known:
+        rows = zip(ref.names, ref.documents, ref.choices, strict=True)
     return tuple(
-        Source(name, bytes.fromhex(digest), choice, sample_file(name))
-        for name, digest, choice in zip(ref.names, ref.documents, ref.choices, strict=True)
+        Source(name, bytes.fromhex(digest), choice, sample_file(name) if known or not ref.parts else None)
+        for name, digest, choice in rows
     )
 
 
@@ -90,7 +94,7 @@ def bring(session: Session, pending: Sequence[Upload], wanted: Sequence[Source],
     for upload, source in zip(pending, wanted, strict=True):
         upload.choice = source.choice
         try:
-            if session.kept.has(source.digest):
+            if source.digest and session.kept.has(source.digest):
                 upload.document, upload.file = session.kept.load(source.digest, source.name)
                 upload.stage = "extracted"
             elif source.sample is not None:

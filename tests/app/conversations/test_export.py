@@ -30,20 +30,6 @@ def seen(text: str) -> set[str]:
     return set(names(markdown_it.MarkdownIt("commonmark").parse(text)))
 
 
-def test_a_conversation_is_exported_as_it_is_shown() -> None:
-    dialogue, _ = said(a_dialogue("One?").rename("A *title*"), "Two\nlines?", "With `code` and <b>.")
-    dialogue, _ = dialogue.ask(dialogue.tip, "Unanswered?")
-    facts = "first word after 0.4 s · {} · 50.0 tokens/s · 3 tokens read again · TriForce, then Plain decoding · exact"
-    assert as_markdown(dialogue).split("\n\n") == [
-        "# A \\*title\\*",
-        f"About: A book (book.txt), 8,123 tokens\nBegun: {dialogue.created}",
-        *("## Question", "> One?", "## Answer", "Yes.", f"*{facts.format('1 token in 20 ms')}*"),
-        *("## Question", "> Two\n> lines?", "## Answer", "With `code` and &lt;b>."),
-        f"*{facts.format('4 tokens in 80 ms')}*",
-        *("## Question", "> Unanswered?", "*Not answered.*\n"),
-    ]
-
-
 FOREIGN = {"html_inline", "html_block", "image", "link_open"}
 
 

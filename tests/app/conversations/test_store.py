@@ -1,9 +1,12 @@
-"""Conversations on disk: private, found again, never lost by someone else's mistake."""
+"""Conversations on disk: private, found again, never lost by someone else's mistake; files of earlier versions too."""
 
+import json
 import os
 import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -15,12 +18,15 @@ import pytest
 from app.conversations import database
 from app.conversations import folder as module
 from app.conversations.database import NAME
+from app.conversations.export import as_json, as_markdown
 from app.conversations.schema import VERSION
 from app.conversations.store import ConversationGone, Conversations
 from app.conversations.tree import Dialogue, sendable
 from tests.app.conversations.on_disk import saved, text_of
 from tests.app.conversations.test_tree import EVIL, a_dialogue, said
 from tests.app.fakes import SECONDS
+
+OLD = Path(__file__).parent / "old"  # files of the version before the database, and what it exported of them
 
 
 @pytest.fixture
@@ -194,6 +200,78 @@ def test_without_a_folder_memory_has_it() -> None:
     assert store.open(dialogue.id) == dialogue and titles(store) == [dialogue.title]
     store.delete(dialogue.id)
     assert store.flush(SECONDS) and titles(store) == []
+
+
+# -------------------- files of earlier versions
+
+
+def old_files(folder: Path) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    return [Path(shutil.copy(file, folder)) for file in sorted(OLD.glob("*.json"))]
+
+
+def test_files_of_earlier_versions_are_taken_over_once_by_programs_that_start_at_once_and_export_as_before(
+    folder: Path, program: Callable[[], Conversations]
+) -> None:
+    files = old_files(folder)
+    for number in range(50):
+        dialogue = replace(a_dialogue(f"{number}?"), id=f"{number:032x}")
+        files.append(folder / f"{dialogue.id}.json")
+        files[-1].write_text(as_json(dialogue), encoding="utf-8")
+    contents = [file.read_bytes() for file in files]
+    look = (
+        "import sys\nfrom pathlib import Path\nfrom app.conversations.store import Conversations\n"
+        "store = Conversations(Path(sys.argv[1]))\nprint(len(store.listing().summaries), store.listing().notices)"
+    )
+    command, root = [sys.executable, "-c", look, str(folder)], Path(__file__).parents[3]
+    starts = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [one.communicate(timeout=60)[0] for one in starts] == ["55 ()\n"] * 3
+    store = program()
+    for old in OLD.glob("*.json"):
+        dialogue = store.open(old.stem)
+        assert json.loads(as_json(dialogue)) == json.loads(old.with_suffix(".export").read_text(encoding="utf-8"))
+        assert as_markdown(dialogue) == old.with_suffix(".md").read_text(encoding="utf-8")
+    assert len(titles(store)) == len(files) and store.listing().notices == ()
+    assert [(folder / "imported" / file.name).read_bytes() for file in files] == contents
+    assert list(folder.glob("*.json")) == [] and stat.S_IMODE((folder / "imported").stat().st_mode) & 0o077 == 0
+
+
+def test_what_cannot_be_taken_over_is_named_and_stays(
+    folder: Path, program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, *others = old_files(folder)
+    newer = json.loads(others[0].read_text(encoding="utf-8")) | {"version": VERSION + 1, "nodes": "of another kind"}
+    others[0].write_text(json.dumps(newer), encoding="utf-8")
+    others[1].write_bytes(b"\xff\xfe\x00{")
+    others[2].write_text("{", encoding="utf-8")
+    others[3].write_text(" " * 10_000, encoding="utf-8")
+    (folder / "notes.json").write_text("mine", encoding="utf-8")
+    (folder / "sub").mkdir()
+    monkeypatch.setattr(module, "MOST_BYTES", 9_999)
+    contents = {file: file.read_bytes() for file in others}
+    for _ in range(2):
+        (notice,) = program().listing().notices
+        assert notice.startswith("4 old conversations in ") and "newer version" in notice and "\n" not in notice
+    assert len(titles(program())) == 1 and good.stem
+    assert {file: file.read_bytes() for file in others} == contents and (folder / "notes.json").exists()
+
+
+def test_a_file_that_comes_again_brings_nothing_back_and_removes_nothing(
+    folder: Path, program: Callable[[], Conversations]
+) -> None:
+    """A start that was killed before it moved the files, or an earlier version that still runs."""
+    files, store = old_files(folder), program()
+    deleted, kept = (store.open(file.stem) for file in files[:2])
+    store.delete(deleted.id)
+    assert store.flush(SECONDS) and not (folder / "imported" / files[0].name).exists(), "deleted is deleted"
+    files[0].write_bytes((OLD / files[0].name).read_bytes())
+    data = json.loads((OLD / files[1].name).read_text(encoding="utf-8"))
+    data |= {"nodes": [], "removed": [node.id for node in kept.nodes], "head": ""}
+    files[1].write_text(json.dumps(data), encoding="utf-8")
+    again = program()
+    assert len(titles(again)) == 4 and again.open(kept.id).nodes == kept.nodes
+    with pytest.raises(ConversationGone):
+        again.open(deleted.id)
 
 
 # -------------------- where the folder is

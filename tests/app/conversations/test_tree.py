@@ -79,20 +79,24 @@ def test_a_conversation_survives_the_round_trip() -> None:
     dialogue = a_dialogue(EVIL, "Two?")
     dialogue, _ = said(dialogue, "Branch?", EVIL, parent=dialogue.path[0].id)
     dialogue, _ = dialogue.ask(dialogue.tip, "Unanswered")
-    read = load(as_json(dialogue))
+    read = load(as_json(dialogue), dialogue.id)
     lost = exchange(EVIL.replace("\ud800", "\ufffd"), EVIL.replace("\ud800", "\ufffd"))
     assert [node.question for node in read.nodes] == [lost.question, "Two?", "Branch?", "Unanswered"]
     assert read.nodes[2].exchange is not None and read.nodes[2].exchange.finished == lost.finished
-    assert load(as_json(read)) == read, "but for halves of characters, which no page can show"
+    assert load(as_json(read), dialogue.id) == read, "but for halves of characters, which no page can show"
 
 
-def test_what_merges_two_states_is_written() -> None:
+def test_what_merges_two_states_is_written_and_files_without_it_are_read() -> None:
     dialogue = a_dialogue("One?", "Two?").rename("Another title").remove("unknown")
     dialogue = dialogue.remove(dialogue.path[1].id)
     assert dialogue.titled and dialogue.nodes[0].answered and len(dialogue.removed) == 1
-    assert load(as_json(dialogue)) == dialogue
+    assert load(as_json(dialogue), dialogue.id) == dialogue
+    old = json.loads(as_json(dialogue))
     told = {"names", "title", "digest", "num_tokens", "parts", "documents", "choices"}
-    assert set(json.loads(as_json(dialogue))["book"]) == told, "and nothing of the book's text"
+    assert set(old["book"]) == told, "and nothing of the book's text"
+    del old["titled"], old["removed"], old["nodes"][0]["answered"]
+    read = load(json.dumps(old), dialogue.id)
+    assert read.titled == 0 == read.nodes[0].answered and read.removed == frozenset()
 
 
 def changed(path: tuple[Any, ...], value: object) -> str:
@@ -115,8 +119,9 @@ DIALOGUE = a_dialogue("One?", "Two?")
     "text",
     [
         "", "{", "null", "[]", "[" * 100_000, as_json(DIALOGUE)[:-40],
-        changed(("titled",), 1).replace('"titled": 1', '"titled": ' + "1" * 5_000),
+        changed(("version",), 1).replace('"version": 1', '"version": ' + "1" * 5_000),
         *(changed(path, value) for path, value in (
+            (("format",), "something else"), (("version",), "1"), (("version",), True), (("id",), "f" * 32),
             (("title",), 3), (("book",), None), (("book", "names"), [1]), (("nodes", 0), 3),
             (("nodes", 0, "parent"), "unknown"), (("nodes", 1, "id"), DIALOGUE.nodes[0].id),
             (("nodes",), [DIALOGUE.nodes[0].id] * 20_000), (("nodes", 0, "answered"), MOST_MOMENT + 1),
@@ -129,13 +134,13 @@ DIALOGUE = a_dialogue("One?", "Two?")
             (("stats", "level1", "committed_per_round"), {"9" * 5_000: 1}),
         )),
     ],
-    ids=range(26),
+    ids=range(30),
 )  # fmt: skip
 def test_what_is_not_a_conversation_is_damaged(text: str) -> None:
     with pytest.raises(Damaged):
-        load(text)
+        load(text, DIALOGUE.id)
 
 
 def test_a_lost_head_shows_nothing_and_loses_nothing() -> None:
-    dialogue = load(as_json(replace(DIALOGUE, head="gone")))
+    dialogue = load(as_json(replace(DIALOGUE, head="gone")), DIALOGUE.id)
     assert dialogue.head == ROOT and dialogue.nodes == DIALOGUE.nodes

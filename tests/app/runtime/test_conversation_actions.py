@@ -202,7 +202,7 @@ def test_incognito_writes_nothing(reader: Talker) -> None:
     conversing.branch(session, session.dialogue.path[0].id)
     conversing.remove(session, session.dialogue.nodes[1].id)
     assert reader.questions == ["A secret?"] and session.dialogue.title == "Secret title"
-    assert worker.conversations.listing().summaries == () and not on_disk()
+    assert not on_disk() and worker.conversations.listing().summaries == ()
     conversing.incognito(session)
     assert session.dialogue is None and not session.incognito
     reader.asks("Open?", "Yes.")

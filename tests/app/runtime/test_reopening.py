@@ -42,7 +42,7 @@ def asked_and_left(worker: EngineWorker, *files: Path, choose: str = "") -> Sess
     assert dialogue is not None
     list(worker.arrange(session.id, lambda now: type(now)()))
     assert session.book is None
-    session.dialogue = load(as_json(dialogue))  # as after a restart
+    session.dialogue = load(as_json(dialogue), dialogue.id)  # as after a restart
     for file in files:
         if file.parent != FOLDER:
             file.unlink()

@@ -27,7 +27,7 @@ def test_a_thought_is_kept_and_left_out_of_the_next_prompt(reader: Reader) -> No
     assert not any(token >= THOUGHT_IDS for token in reader.engine.prompts[-1])
     dialogue = session.dialogue
     assert dialogue is not None
-    kept = load(as_json(dialogue))
+    kept = load(as_json(dialogue), dialogue.id)
     assert kept == dialogue and kept.exchanges[0].finished.thought == end.thought
     assert "words of nobody" not in as_markdown(dialogue) and "of thought" in as_markdown(dialogue)
     told = dict((key, text) for key, text, _ in figures(dialogue.exchanges[0]))
