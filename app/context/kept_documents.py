@@ -102,17 +102,15 @@ class KeptDocuments:
         for draft in self.folder.glob(f"*{DRAFT}"):
             if _used(draft) < time.time() - OLD_SECONDS:
                 draft.unlink(missing_ok=True)
-        sizes = {path: size_of(path) for path in self._files()}
-        for path in sorted(self._files(), key=_used):
-            if sum(sizes.values()) <= self._most_bytes:
+        kept = {bytes.fromhex(path.stem) for path in self._files()}
+        for digest in sorted(kept - {newest}, key=lambda digest: _used(self._text(digest))):
+            if sum(map(size_of, self._files())) <= self._most_bytes:
                 return
-            if path.stem != newest.hex():
-                self.forget(bytes.fromhex(path.stem))
-                sizes.pop(path, None)
+            self.forget(digest)
 
     def _files(self) -> Iterator[Path]:
         if self.folder is not None:
-            yield from (path for path in self.folder.glob("*") if path.suffix in (".json", ".pdf"))
+            yield from (path for path in self.folder.glob(f"{'[0-9a-f]' * 64}.*") if path.suffix in (".json", ".pdf"))
 
     def _text(self, digest: bytes) -> Path:
         assert self.folder is not None, "nothing is kept"

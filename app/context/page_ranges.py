@@ -53,10 +53,11 @@ def _pages(document: Document, wanted: str) -> Pages | None:
     single = _page(document, wanted)
     if single is not None:
         return Pages(single, single)
-    ends = [_page(document, end) for end in DASH.split(wanted)]
-    if len(ends) != 2 or ends[0] is None or ends[1] is None or ends[0] > ends[1]:
-        return None
-    return Pages(ends[0], ends[1])
+    for dash in DASH.finditer(wanted):  # labels may have some, too
+        first, last = _page(document, wanted[: dash.start()]), _page(document, wanted[dash.end() :])
+        if first is not None and last is not None and first <= last:
+            return Pages(first, last)
+    return None
 
 
 def _page(document: Document, name: str) -> int | None:

@@ -81,21 +81,6 @@ def _length(file: Path) -> tuple[int, str]:
     return int(digits or 0), file.name
 
 
-def race_questions(samples: tuple[Sample, ...], name: str, most: int) -> tuple[str, ...]:
-    """Up to `most` questions of the sample called `name` that are verified for a race, the best first."""
-    return _named(samples, name).raced[:most]
-
-
-def fastest_method(samples: tuple[Sample, ...], name: str) -> str:
-    """The exact method that was fastest about the sample called `name`; "": unknown."""
-    return _named(samples, name).fastest
-
-
-def open_questions(samples: tuple[Sample, ...], name: str, asked: tuple[str, ...], most: int) -> tuple[str, ...]:
-    """Up to `most` questions of the sample called `name` that were not yet asked."""
-    return tuple(question for question in _named(samples, name).questions if question not in asked)[:most]
-
-
-def _named(samples: Sequence[Sample], name: str) -> Sample:
+def named(samples: Sequence[Sample], name: str) -> Sample:
     """The sample with a file's name; one without questions where there is none."""
     return next((sample for sample in samples if sample.file.name == name), Sample(Path(name), ()))

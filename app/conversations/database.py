@@ -176,6 +176,6 @@ def on_network(path: Path) -> bool:
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
     except OSError:
         return False
-    above = set(map(str, path.absolute().parents))
+    above = {str(folder).replace(" ", "\\040") for folder in path.resolve().parents}  # as the kernel writes them
     inside = [(len(place), kind) for _, place, kind, *_ in mounts if place in above]
     return max(inside, default=(0, ""))[1] in NETWORKS

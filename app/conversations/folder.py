@@ -114,14 +114,16 @@ class ConversationFolder:
         self.notices.append(f"{told} could be read and stayed. Put a backup in its place to get the others.")
 
     def _take_over_rows(self, aside: Path) -> int:
-        found = list[Dialogue]()
+        found = dict[str, Dialogue | None]()
         with suppress(sqlite3.Error), closing(database.opened(aside, read_only=True)) as db:
-            for row in db.execute("SELECT id FROM conversations").fetchall():
-                with suppress(sqlite3.Error, Damaged):
-                    found += filter(None, [database.read(db, row["id"])])
+            for order in ("ASC", "DESC"):  # a broken page ends them at its two sides
+                with suppress(sqlite3.Error):
+                    for row in db.execute(f"SELECT id FROM conversations ORDER BY id {order}"):
+                        with suppress(sqlite3.Error, Damaged):
+                            found[row["id"]] = found.get(row["id"]) or database.read(db, row["id"])
         with self._connection() as db, db:
             db.execute(WRITE)
-            for dialogue in found:
+            for dialogue in filter(None, found.values()):
                 database.write(db, dialogue)
         return len(found)
 

@@ -50,12 +50,12 @@ def write_answer(
     before, written = trace.before, recording.written
     session.inside = ""
     looking = RetrievalProbe(session, recording.node.id, place.question, trace.method, engine)
-    yield Begun(trace)
     thinking = recording.config.thinking
-    prompt = prompt_of(conversation, recording.past, place.question, engine, thinking)
-    if before is not None and before.finished.text:
-        prompt = local(engine).text.thought_over(prompt, written)
     try:
+        yield Begun(trace)
+        prompt = prompt_of(conversation, recording.past, place.question, engine, thinking)
+        if before is not None and before.finished.text:
+            prompt = local(engine).text.thought_over(prompt, written)
         yield from saved_books.fetch(session, [*prompt, *written], engine, cancel)
         # The rest of the book is read first, exactly up to the book's end: only that state can be saved on disk.
         end = len(conversation.opening_ids(engine.text, thinking)) - 1

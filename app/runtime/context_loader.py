@@ -19,7 +19,7 @@ from app.conversations.tree import Dialogue
 from app.runtime.events import BookOpened, Changed
 from app.runtime.prompts import with_past
 from app.runtime.saved_books import DiskState, disk_state
-from app.runtime.sessions import Session
+from app.runtime.sessions import Removed, Session
 from core.caches.tokens import common_prefix
 from core.errors import ContextTooSmall, CoreError, let_go
 
@@ -108,6 +108,7 @@ def _make_way(session: Session) -> None:
     if dialogue is None or session.fits or not coming:
         return
     if digest_of(Library.of(coming).text).hex() == dialogue.book.digest and uploads.library.books:
+        session.removed = Removed(uploads.library, None, carried=False)  # Undo brings them back
         uploads.change(lambda _: Library())
         uploads.note = ITS_DOCUMENTS
 
@@ -128,7 +129,9 @@ def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine"
         _close(session, library)
         yield Changed()
         return
-    stays = book is not None and any(library.index(one.key) is not None for one in book.library.books)
+    files = {one.file for one in library.books if one.file}  # a text that is read anew stays by its file
+    before = book.library.books if book is not None else ()
+    stays = any(library.index(one.key) is not None or one.file in files for one in before)
     turns = with_past(Conversation(), session.exchanges, engine).turns if stays else ()
     fit = Fit(
         books=meter.library(library),

@@ -102,8 +102,7 @@ class Downloads:
 
     def _run(self, name: str, cancel: threading.Event, then: Callable[[], None]) -> None:
         try:
-            self._fetch(name, cancel)
-            if not cancel.is_set():
+            if self._fetch(name, cancel):
                 self._tell(stage="done")
                 then()
         except CoreError as error:
@@ -113,7 +112,8 @@ class Downloads:
             problem = f"The download ended with an error ({type(error).__name__})."
             self._tell(stage="failed", error=CoreError(problem, hint="Start it again."))
 
-    def _fetch(self, name: str, cancel: threading.Event) -> None:
+    def _fetch(self, name: str, cancel: threading.Event) -> bool:
+        """False: it was stopped before the end."""
         from core.models.hub.download import check_disk, download, still_to_come
 
         found, refusal = _look_up(name)
@@ -135,8 +135,10 @@ class Downloads:
         if cancel.is_set():
             to_come = sum(still_to_come(repository) for repository in found)  # a part of a wheel is not kept
             self._tell(stage="stopped", done_bytes=total - to_come)
-        elif refusal is not None:
+            return False
+        if refusal is not None:
             raise type(refusal)(f"{name} is here, its draft is not. {refusal.problem}", hint=refusal.hint)
+        return True
 
     def _tell(self, **news: object) -> None:
         with self._lock:

@@ -102,15 +102,14 @@ class JobQueue:
     def add_once(self, session: Session, kind: Kind, work: Work) -> None:
         """`add`, unless the session has a job of that kind."""
         with self._changed:
-            if not any(job.session is session and job.kind == kind for job in self._jobs):
+            if not self.of(session.id, kind):
                 self.add(session, kind, work)
 
     def cancel(self, session_id: str, kind: Kind) -> None:
         """End the session's jobs of a kind, or withdraw them."""
         with self._changed:
-            for job in self._jobs:
-                if job.session.id == session_id and job.kind == kind:
-                    job.cancel.set()
+            for job in self.of(session_id, kind):
+                job.cancel.set()
 
     def cancel_reading(self, session_id: str) -> None:
         """End the session's reading, and withdraw its questions that wait: each would read the rest."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from app.conversations.exchange import Exchange
+from app.runtime.trace import streamed_text
 from core.engine_api import local
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done it when this is called
@@ -41,4 +42,4 @@ def answer_ids(exchange: Exchange, engine: "TextEngine") -> tuple[int, ...]:
     token_ids = exchange.finished.token_ids
     if exchange.model == engine.info.model and engine.knows(token_ids):
         return token_ids
-    return tuple(engine.text.encode(exchange.finished.text))
+    return tuple(engine.text.encode(streamed_text(exchange)))

@@ -156,10 +156,14 @@ class Reading:
         self._baseline_later(session)
 
     def save_later(self, session: Session) -> None:
-        """Queue the writing of what was read, if that was asked for, or books are saved without asking."""
+        """Queue the writing of what was read, if that was asked for, or books are saved without asking.
+
+        Raises:
+            CoreError: the disk refuses its text.
+        """
         if disk_state(session).wanted:
-            keep_texts(session)
             self._jobs.add_once(session, "saving", partial(self._save, session))
+            keep_texts(session)
 
     def _save(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         yield from self._saved_books.write(session, self._jobs.others_wait, engine, cancel)

@@ -5,7 +5,7 @@ from typing import Any
 import gradio as gr
 from pydantic import BaseModel
 
-from app.context.samples import fastest_method, race_questions
+from app.context.samples import named
 from app.runtime.events import Ready
 from app.runtime.race_job import first_lanes
 from app.runtime.sessions import Racing, Session
@@ -45,7 +45,7 @@ KEYS = (
 def usual_lanes(site: Site, session: Session) -> tuple[str, ...]:
     """The lanes of a race for which none were chosen."""
     state, name = site.worker.state, session.book.document.name if session.book else ""
-    return first_lanes(state.info, fastest_method(site.samples, name)) if isinstance(state, Ready) else AT_FIRST
+    return first_lanes(state.info, named(site.samples, name).fastest) if isinstance(state, Ready) else AT_FIRST
 
 
 def lane_boxes(site: Site, session: Session) -> str:
@@ -64,7 +64,7 @@ def lane_boxes(site: Site, session: Session) -> str:
 
 def prompts(site: Site, session: Session) -> tuple[str, ...]:
     """Questions about the open book whose gain was measured."""
-    return race_questions(site.samples, session.book.document.name if session.book else "", NUM_PROMPTS)
+    return named(site.samples, session.book.document.name).raced[:NUM_PROMPTS] if session.book else ()
 
 
 def proposal(site: Site, session: Session) -> str:

@@ -4,7 +4,7 @@ import gradio as gr
 
 from app.context.context_documents import Book, Chapters, Pages
 from app.context.domain_check import FULL_MODELS, OWN_BOOKS
-from app.context.samples import Sample, one_of_each, open_questions
+from app.context.samples import Sample, named, one_of_each
 from app.runtime.events import Ready
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
@@ -78,8 +78,8 @@ def suggestions(site: Site, session: Session) -> str:
     if session.book is None or not session.fits:
         return ""
     asked, state = tuple(exchange.question for exchange in session.exchanges), site.worker.state
-    samples = (open_questions(site.samples, name, asked, NUM_SUGGESTIONS) for name in session.book.names)
-    found = [question for questions in samples for question in questions]
+    samples = (named(site.samples, name) for name in session.book.names)
+    found = [question for sample in samples for question in sample.questions if question not in asked]
     if not found and not asked and isinstance(state, Ready) and not state.info.limits:
         titles = [title for book in session.book.library.books for title in _read_chapters(book)]
         found = [f"What is “{title}” about?" for title in titles if len(title) <= MOST_TITLE]

@@ -135,6 +135,7 @@ DIVIDED = replace(
             ("c1,2", Chapters(((1,), (2,)))), ("ch. 4 and 1", Chapters(((1,), (4,)))))),
         *((ROMAN, *case) for case in (
             ("ii-1", Pages(2, 4)), ("1-3", Pages(4, 6)), ("A-1", Pages(7, 7)), ("#1-#3", Pages(1, 3)),
+            ("pages i to A-2", Pages(1, 8)), ("A-1-A-2", Pages(7, 8)),
             ("8", Pages(8, 8)))),
         *((DIVIDED, *case) for case in (
             ("chapter 2.1", Chapters(((2, 1),))), ("c1,2.0-2.2", Chapters(((1,), (2, 0), (2, 1), (2, 2)))),

@@ -1,5 +1,6 @@
 """Texts that are kept come back as they were."""
 
+import os
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,6 +37,18 @@ def test_kept_files_are_on_disk_before_they_have_their_names(
 ) -> None:
     KeptDocuments(tmp_path / "kept").keep(book)
     assert sorted(Path(name).suffix for name in synced_before_named) == [".json", ".pdf"]
+
+
+def test_the_texts_that_were_not_opened_for_longest_go_with_their_copies(book: Book, tmp_path: Path) -> None:
+    others = [Library().add(document_of(text)).books[0] for text in ("b" * 9_000, "c" * 9_000)]
+    kept = KeptDocuments(tmp_path / "kept", most_bytes=35_000)
+    for one in (book, others[0]):
+        kept.keep(one)
+    for file in (tmp_path / "kept").iterdir():
+        os.utime(file, (1_000, 1_000) if file.suffix == ".pdf" else (2_000, 2_000))
+    assert kept.load(book.digest, "").file, "opened again"
+    kept.keep(others[1])
+    assert [kept.has(one.digest) for one in (book, *others)] == [True, False, True] and kept.load(book.digest, "").file
 
 
 def test_a_copy_that_is_cut_short_is_not_kept(book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
-from app.context.samples import fastest_method, load_samples, open_questions, race_questions, sample_file
+from app.context.samples import load_samples, named, sample_file
 from app.documents.bundle import extract_documents
 from app.documents.document import Document
 from core.decoding.registry import EXACT_METHODS
@@ -16,7 +16,7 @@ from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
 
 
-def test_samples_come_smallest_first_with_the_questions_that_are_still_open(tmp_path: Path) -> None:
+def test_samples_come_smallest_first_with_their_questions(tmp_path: Path) -> None:
     for name in ("tale-32k.txt", "tale-8k.pdf", "tale-8k.epub", "notes.json"):
         (tmp_path / name).write_text("x", encoding="utf-8")
     rows = [{"book": "tale-8k.pdf", "question": f"Question {number}?", "answer": "Yes."} for number in range(5)]
@@ -27,8 +27,8 @@ def test_samples_come_smallest_first_with_the_questions_that_are_still_open(tmp_
     assert told == [("tale-8k.epub", 0), ("tale-8k.pdf", 5), ("tale-32k.txt", 1)], (
         "of a file, or its name in any format"
     )
-    assert open_questions(samples, "tale-8k.pdf", ("Question 0?",), 2) == ("Question 1?", "Question 2?")
-    assert open_questions(samples, "mine.pdf", (), 3) == () == load_samples(tmp_path / "nothing")
+    assert named(samples, "tale-8k.pdf") is samples[1]
+    assert named(samples, "mine.pdf").questions == () == load_samples(tmp_path / "nothing")
 
 
 def test_the_bundled_samples_are_called_and_counted_as_what_they_are() -> None:
@@ -41,7 +41,7 @@ def test_the_bundled_samples_are_called_and_counted_as_what_they_are() -> None:
         assert sample.title in (document.title, document.text.split("\n")[0])
         assert sample.questions and set(sample.raced) <= set(sample.questions), "of this book"
         assert not sample.raced or sample.fastest in EXACT_METHODS
-    raced = {sample.file.name for sample in samples if race_questions((sample,), sample.file.name, 3)}
+    raced = {sample.file.name for sample in samples if sample.raced}
     assert raced >= {"harbour-8k.pdf", "harbour-32k.epub", "harbour-32k.txt"}
 
 
@@ -60,10 +60,8 @@ def test_a_race_begins_with_the_verified_question_of_the_largest_gain(tmp_path: 
         row("Short?", 14.0, new_tokens=8),
     ]
     (tmp_path / "a.txt.races.json").write_text(json.dumps({"questions": rows, "fastest": "lookup"}), encoding="utf-8")
-    samples = load_samples(tmp_path)
-    assert fastest_method(samples, "a.txt") == "lookup" and fastest_method(samples, "b.txt") == ""
-    assert race_questions(samples, "a.txt", 3) == ("Fast?", "Slow?") and race_questions(samples, "b.txt", 2) == ()
-    assert race_questions(samples, "a.txt", 1) == ("Fast?",)
+    (sample,) = load_samples(tmp_path)
+    assert (sample.raced, sample.fastest) == (("Fast?", "Slow?"), "lookup")
 
 
 def test_a_sample_is_found_by_its_very_name() -> None:

@@ -95,6 +95,26 @@ def test_a_damaged_database_is_set_aside_whole_and_the_app_goes_on(
     assert saved(other, first.rename("First")).id and "First" in titles(again), "the other program goes on, too"
 
 
+def test_both_sides_of_a_damaged_page_of_the_list_are_read(folder: Path, program: Callable[[], Conversations]) -> None:
+    program().close()
+    all_ids, file, one = [f"{number:032x}" for number in range(300)], folder / NAME, a_dialogue("One?")
+    with closing(database.opened(file)) as db, db:
+        db.execute("BEGIN")
+        for name in all_ids:
+            database.write(db, replace(one, id=name))
+        (root,) = db.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name LIKE '%autoindex_conversations%'"
+        ).fetchone()
+    content = bytearray(file.read_bytes())
+    page = content[(root - 1) * 4096 :]
+    cell = int.from_bytes(page[14:16])  # the second of at least three leaves
+    leaf = int.from_bytes(page[cell : cell + 4])
+    content[(leaf - 1) * 4096 : leaf * 4096] = bytes(4096)
+    file.write_bytes(content)
+    left = {summary.id for summary in program().listing().summaries}
+    assert {all_ids[0], all_ids[-1]} <= left and len(left) > 100
+
+
 def test_a_row_that_cannot_be_read_is_named_and_stays(store: Conversations, folder: Path) -> None:
     good, bad = saved(store, a_dialogue("Good?")), saved(store, a_dialogue("Bad?"))
     with closing(sqlite3.connect(folder / NAME, isolation_level=None)) as db:
@@ -257,8 +277,11 @@ def test_a_file_that_comes_again_brings_nothing_back_and_removes_nothing(
 # -------------------- where the folder is
 
 
-def test_a_network_file_system_is_known_by_its_mount(monkeypatch: pytest.MonkeyPatch) -> None:
-    mounts = "/dev/a / ext4 rw 0 0\nserver:/x /home nfs4 rw 0 0\n/dev/b /home/here ext4 rw 0 0\n"
+@pytest.mark.skipif(os.name != "posix", reason="mounts are of posix")
+def test_a_network_file_system_is_known_by_its_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = "/dev/a / ext4 rw\nserver:/x /home nfs4 rw\n/dev/b /home/here ext4 rw\n//a/b /a\\040b cifs rw\n"
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: mounts)
-    found = {name: database.on_network(Path(name) / NAME) for name in ("/data", "/home/me", "/home/here/me", "/homes")}
-    assert os.name == "nt" or found == {"/data": False, "/home/me": True, "/home/here/me": False, "/homes": False}
+    (link := tmp_path / "link").symlink_to("/a b/me")
+    remote = {"/home/me", "/a b/me", str(link)}
+    found = {name for name in ("/data", "/home/here/me", "/homes", *remote) if database.on_network(Path(name) / NAME)}
+    assert found == remote

@@ -220,7 +220,7 @@ def busy(
     """Another program in the middle of a write; `rollback` ends it."""
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
     monkeypatch.setattr(module, "LATER_SECONDS", 0.05)
-    program().close()
+    program().listing()  # makes it
     with closing(sqlite3.connect(folder / NAME, isolation_level=None, check_same_thread=False)) as other:
         yield other
 
@@ -246,7 +246,7 @@ def test_a_deletion_waits_for_no_other_program_and_nobody_waits_for_it(
         store.open(base.id)
     busy.rollback()
     wait_for(lambda: store.listing().notices == ())
-    assert [one.title for one in program().listing().summaries] == ["Other?"]
+    assert store.flush(SECONDS) and [one.title for one in program().listing().summaries] == ["Other?"]
 
 
 @pytest.mark.parametrize("what", ["saved", "deleted"])

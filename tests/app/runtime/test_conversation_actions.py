@@ -133,6 +133,7 @@ def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(start: Start
     reader.opens(name="renamed.txt")
     assert session.fits and session.book is not None and session.book.names == ("renamed.txt",)
     assert "The library now holds only" in session.uploads.note, "beside the other book it would be another text"
+    assert session.removed is not None and session.removed.library.books[0].document.text == OTHER
 
 
 @pytest.mark.parametrize("wrong", [[600_000], [2**62] * 40, [10**400]])

@@ -18,6 +18,7 @@ from app.documents.document import Extracting
 from app.documents.errors import NotRead, ScannedDocument
 from app.documents.recognised import RecognisedPages
 from app.documents.sniff import read_head
+from app.runtime.context_loader import SAME_CONVERSATION
 from app.runtime.data_folder import data_dir
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
@@ -29,7 +30,7 @@ from tests.app.documents import fake_ocr
 from tests.app.documents.conftest import MakePdf
 from tests.app.documents.fake_ocr import GATE, WAITS, write_scan
 from tests.app.documents.test_pdf import PAGE, add_image
-from tests.app.fakes import FakeEngine, write_book
+from tests.app.fakes import ANSWER, FakeEngine, write_book
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +140,9 @@ def test_stop_uses_the_pages_until_then_and_offers_the_rest(
     assert book.document.recognised_pages == (1, 2) and book.document.picture_pages == (3,)
     assert "1 of 3 pages is a picture." in book_card(session)
     gate.unlink()
+    list(worker.answer(session.id, "What is there?", ANSWER))
     list(worker.reading.recognise(session, book.key))
+    assert len(session.exchanges) == 1 and session.uploads.note == SAME_CONVERSATION
     assert session.uploads.library.books[0].document.recognised_pages == (1, 2, 3)
 
 

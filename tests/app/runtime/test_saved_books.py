@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.context.kept_documents import KeptDocuments
 from app.runtime.events import BookMoving
 from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import Session
@@ -17,7 +18,7 @@ from app.ui.library import view as saved
 from app.ui.reading.book_view import book_card as card
 from core.config import GenerationConfig
 from core.engine import Engine
-from core.errors import InvalidSetting
+from core.errors import CoreError, InvalidSetting
 from core.generation.events import PrefillProgress
 from tests.app.fakes import Reader, wait_for
 from tests.core import toys
@@ -87,6 +88,18 @@ def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_rest
     assert session.is_read and "Opened from disk in" in card(session) and "Save what was read?" not in card(session)
     assert reader.asks("How was it?", config=SHORT).token_ids == first.token_ids
     assert session.exchanges[-1].num_reread == 0
+
+
+def test_a_text_that_cannot_be_kept_is_told_once_and_the_book_is_saved(start: Callable[[], Reader]) -> None:
+    reader = start()
+    session = reader.session
+    reader.opens(TEXT)
+    session.kept = KeptDocuments(reader.folder / "book.txt" / "kept")
+    with pytest.raises(CoreError, match="could not be kept"):
+        saves(reader)
+    wait_for(lambda: not reader.worker.is_busy(session))
+    assert kept(reader.worker.saved_books) == ["book.txt"]
+    reader.asks("How was it?", config=SHORT)
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "lfm2"])  # windows, running states

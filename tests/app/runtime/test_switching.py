@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from app.conversations.exchange import Exchange
 from app.runtime.context_loader import OTHER_MODEL
 from app.runtime.events import LoadFailed, Loading, Ready
+from app.runtime.prompts import answer_ids
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.header import masthead
@@ -18,7 +20,18 @@ from app.ui.models import view
 from core.config import GenerationConfig
 from core.errors import CoreError, EmptyQuestion, NotEnoughMemory
 from core.models.loading import load_meter
-from tests.app.fakes import ANSWER, HOLD, MACHINE, SECONDS, FakeEngine, FakeText, in_thread, wait_for, write_book
+from tests.app.fakes import (
+    ANSWER,
+    HOLD,
+    MACHINE,
+    SECONDS,
+    FakeEngine,
+    FakeText,
+    finished,
+    in_thread,
+    wait_for,
+    write_book,
+)
 
 TOO_LARGE = NotEnoughMemory("The weights need 13.0 GiB.", hint="Choose a smaller model.")
 
@@ -126,6 +139,11 @@ def test_books_are_counted_and_read_again_and_conversations_stay(begin: Begin, t
     assert session.book.num_tokens == 2 * before and session.is_read and session.uploads.note == OTHER_MODEL
     program.asks(session, "And then?")
     assert [one.model for one in session.exchanges] == ["fake", "other"]
+
+
+def test_another_model_does_not_go_on_from_half_a_character() -> None:
+    cut = Exchange("How?", finished("A caf\ufffd"), model="the one before")
+    assert FakeText().decode(answer_ids(cut, FakeEngine())) == "A caf"
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_one_before(begin: Begin, tmp_path: Path) -> None:

@@ -191,3 +191,15 @@ def test_a_fault_during_an_answer_is_told_and_the_thread_lives_on(fault: BaseExc
         assert "memory" in told.value.problem
     assert reader.exchange.finished.text == "Half ", "what was written is kept"
     reader.asks("Still there?")
+
+
+def test_a_question_whose_prompt_cannot_be_made_leaves_nothing_behind(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> list[int]:
+        raise CoreError("This model takes no such messages.", hint="Ask less.")
+
+    with monkeypatch.context() as patch, pytest.raises(CoreError, match="no such messages"):
+        patch.setattr(reader.engine.text, "prompt", refuse)
+        reader.asks("Boom?")
+    assert reader.questions == [] and reader.worker.conversations.listing().summaries == ()

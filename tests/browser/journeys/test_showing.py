@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from app.context.samples import load_samples, race_questions
+from app.context.samples import load_samples, named
 from tests.app.fakes import FakeEngine, write_book
 from tests.browser.journeys.page import JOURNEY, PHONE, SAMPLE, Page, expect
 
@@ -59,7 +59,7 @@ def test_a_race_is_stopped_and_another_ends_with_a_verdict_and_is_replayed(
 
 
 def test_the_presenter_shows_the_book_the_race_one_round_and_the_end(page: Page, engine: FakeEngine) -> None:
-    first, second, *_ = race_questions(load_samples(), "harbour-8k.pdf", 3)
+    first, second, *_ = named(load_samples(), "harbour-8k.pdf").raced
     engine.context = 200_000
     page.tab.get_by_role("button", name=SAMPLE).click()
     page.has_read()

@@ -176,6 +176,10 @@ def test_a_download_is_followed_cancelled_gone_on_with_and_ends_visibly_whatever
     ranges = [wanted for name, wanted, _ in toys.asked if name == WEIGHTS]
     assert len(ranges) == 2 and ranges[0] is None and ranges[1] is not None, "what was there was fetched again"
     assert not store.missing_files(cast(Path, store.locate(REPO)))
+    fetch_all = downloads._fetch
+    monkeypatch.setattr(downloads, "_fetch", lambda *asked: (fetch_all(*asked), downloads.stop())[0])
+    downloads.start("tiny")
+    assert fetched(downloads).stage == "done", "cancelled too late"
     monkeypatch.setattr("core.models.hub.download.check_disk", lambda *_: 1 / 0)
     downloads.start("tiny")
     assert "ended with an error (ZeroDivisionError)" in download(fetched(downloads))
