@@ -157,6 +157,8 @@ def number_together(levels: Levels, models: LoadedModels, plan: Plan, questions:
         return Choice(1, "several processes share the model, which follow one conversation")
     if not all(is_exact(question.config.method or FASTEST) for question in questions):
         return Choice(1, "a lossy method has no cache that others could share")
+    if levels.full.host_memory:
+        return Choice(1, "a layer that waits in host memory is read by one answer at a time")
     parts, shape = (levels.parts.full, levels.parts.retrieval, levels.parts.draft), levels.full.shape
     if shape.reaches or shape.recurrent or not all(part is None or most_joined(part) for part in parts):
         if shape.device.type == "cuda":
