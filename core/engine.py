@@ -7,8 +7,6 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -29,13 +27,11 @@ from core.generation.prefill import Prefill
 from core.generation.text import ChatText
 from core.models.hub.catalog import ModelEntry
 from core.models.layerwise import DecoderLayers
+from core.models.loader import LoadedModel
 from core.ops.graphs import Graphs
 from core.planning.choices import Choice
 from core.planning.fit import begun
 from core.planning.plan import Plan
-
-if TYPE_CHECKING:
-    from core.kv_store.identity import Family
 
 TALK = 4096  # tokens of questions and answers for which there is room behind a text that is read anew
 
@@ -175,14 +171,10 @@ class Engine:
         """The tokens whose keys and values the full cache holds."""
         return self._prefill.held_tokens
 
-    def family(self, known: Path | None = None) -> "Family":
-        """What the full cache's rows depend on besides the text. `known`: a file with digests of weights."""
-        from core.kv_store.identity import family_of
-
-        target, config = self._models.target, self.config
-        pieces = f"{self.plan.prefill_chunk} tokens a pass, {config.retrieval.chunk_size} a landmark"
-        pieces += f", {self.info.weights} weights"
-        return family_of(target.module, target.shape, self.text.identity, pieces=pieces, known=known)
+    @property
+    def target(self) -> LoadedModel:
+        """The loaded target."""
+        return self._models.target
 
     @contextmanager
     def refilled(self, token_ids: Sequence[int], *, logged: int) -> Iterator[FullCache]:

@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from app.runtime.events import BookMoving, Pause
+from core.engine_api import local
 from core.errors import CoreError
 
 if TYPE_CHECKING:
@@ -111,12 +112,12 @@ class SavedBooks:
         return self._store
 
     def _bring(self, prompt_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event) -> Iterator[Pause]:
-        from core.kv_store.engine_store import CacheOwner, refusal
+        from core.kv_store.engine_store import refusal
         from core.kv_store.slots import Slots
 
         if refusal(engine) is not None:
             return  # its text is read again
-        self._slots = self._slots or Slots(cast(CacheOwner, engine))
+        self._slots = self._slots or Slots(local(engine))
         for _ in self._slots.bring(prompt_ids, cancel.is_set):
             yield Pause()
 

@@ -8,26 +8,25 @@ chunks. Knows neither command line nor page; runs on one thread, the engine's.
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import wait
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from time import perf_counter
-from typing import Protocol, cast, runtime_checkable
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from core.caches.full import FullCache
 from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
+from core.engine import Engine
 from core.engine_api import TextEngine
 from core.errors import InvalidSetting
 from core.generation.decode_loop import LONGEST_ROUND
 from core.kv_store.bookfile import TOKENS, BookReader, BookWriter, Label, Part
 from core.kv_store.folder import DIGESTS, BookFolder, Found, SavedBook, book_id
-from core.kv_store.identity import Family
+from core.kv_store.identity import Family, family_of
 from core.ops.graphs import MOST_ROWS
-from core.planning.plan import Plan
 
 LEAST_TOKENS = 64  # fewer are read as fast as a file is opened
 LOOK_SECONDS = 0.1  # between two looks whether the weights have been read
@@ -76,32 +75,9 @@ class ReadBook:
         return torch.tensor(self.token_ids, dtype=torch.int32)
 
 
-@runtime_checkable
-class CacheOwner(TextEngine, Protocol):
-    """An engine that gives access to its caches."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan, which says how it reads."""
-
-    @property
-    def full_cache(self) -> FullCache:
-        """The keys and values of what it has read."""
-
-    @property
-    def held_tokens(self) -> list[int]:
-        """The tokens whose keys and values the full cache holds."""
-
-    def refilled(self, token_ids: Sequence[int], *, logged: int) -> AbstractContextManager[FullCache]:
-        """Its full cache, emptied, to be filled with the rows of these tokens."""
-
-    def family(self, digests: Path) -> Family:
-        """What its keys and values depend on besides the text."""
-
-
 def refusal(engine: TextEngine) -> InvalidSetting | None:
     """Why the texts of an engine cannot be kept; None: the rows of all tokens in all layers are in this process."""
-    if engine.info.num_ranks != 1 or not isinstance(engine, CacheOwner):
+    if engine.info.num_ranks != 1 or not isinstance(engine, Engine):
         return InvalidSetting(
             "Books are kept only where one process of this machine holds the whole model.",
             hint="Leave out --saved, or --gpus.",
@@ -122,13 +98,13 @@ class BookStore:
         """Raises InvalidSetting: see `refusal`."""
         if (error := refusal(engine)) is not None:
             raise error
-        self.engine = cast(CacheOwner, engine)
+        self.engine = cast(Engine, engine)
         self.folder = folder
 
     @cached_property
     def family(self) -> Family:
         """The engine's family; the first call lets the weights of a model that is new to the folder be read aside."""
-        return self.engine.family(self.folder.path / DIGESTS)
+        return family_of(self.engine, self.folder.path / DIGESTS)
 
     def knows_family(self) -> bool:
         """Whether the weights have been read."""

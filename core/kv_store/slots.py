@@ -15,8 +15,9 @@ from torch import Tensor
 
 from core.caches.query_log import QUERY_LOG
 from core.caches.tokens import common_prefix
+from core.engine import Engine
 from core.generation.decode_loop import LONGEST_ROUND
-from core.kv_store.engine_store import CacheOwner, Moving, fill, spans_of
+from core.kv_store.engine_store import Moving, fill, spans_of
 from core.planning.hardware import free_memory_bytes
 
 LEAST_TOKENS = 64  # fewer are read as fast as they are copied
@@ -51,7 +52,7 @@ class Slots:
         free_bytes: tells how much host memory is free.
     """
 
-    def __init__(self, engine: CacheOwner, free_bytes: Callable[[], int] = free_memory_bytes) -> None:
+    def __init__(self, engine: Engine, free_bytes: Callable[[], int] = free_memory_bytes) -> None:
         self._engine, self._free_bytes = engine, free_bytes
         self._texts: list[Text] = []
 
