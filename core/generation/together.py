@@ -164,13 +164,14 @@ def number_together(levels: Levels, models: LoadedModels, plan: Plan, questions:
         if shape.device.type == "cuda":
             return Choice(1, "on a GPU passes are of one conversation")
         return Choice(1, "the layers of this model do not compute a token as if it were alone")
-    most = max(question.room for question in questions) - shared_tokens(questions) + LONGEST_ROUND
+    room = max(question.room for question in questions) + LONGEST_ROUND
+    most = min(room, levels.full.capacity) - shared_tokens(questions)
     each = BranchCache.own_bytes(shape, most, levels.full.chunk_size)
     each += plan.bytes_of(RETRIEVAL) + plan.bytes_of(STREAMING)
-    room = max(0, plan.usable_bytes - plan.total_bytes) // each
-    number = min(len(questions), MOST_TOGETHER, room)
+    fit = max(0, plan.usable_bytes - plan.total_bytes) // each
+    number = min(len(questions), MOST_TOGETHER, fit)
     if number < 2:
         return Choice(1, f"another answer takes {each >> 20:,} MiB, which are not free beside this context")
     if number == len(questions):
         return Choice(number, "all of them")
-    return Choice(number, f"{room:,} fit" if number == room else "more would wait longer for their words")
+    return Choice(number, f"{fit:,} fit" if number == fit else "more would wait longer for their words")

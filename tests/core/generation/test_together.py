@@ -196,3 +196,5 @@ def test_no_more_are_together_than_memory_holds(engine: Engine, fit: int, number
     free = int((plan.total_bytes + (fit + 0.5) * each) / 0.9)
     small._placement.plan = replace(plan, rig=Rig(machine=replace(plan.rig.machine, free_ram_bytes=free)))
     assert small.together(asked).value == number
+    endless = [one._replace(config=replace(one.config, max_new_tokens=1 << 30)) for one in asked]
+    assert engine.together(endless).value == 5, "none takes more than the context"
