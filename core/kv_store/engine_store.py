@@ -56,7 +56,6 @@ class Kept:
 
     id: str
     size_bytes: int
-    elapsed_seconds: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,7 +232,7 @@ class BookStore:
         Raises:
             BookFolderFull: there is no room, or the disk fails.
         """
-        started, cache, tokens = perf_counter(), self.engine.full_cache, book.tokens
+        cache, tokens = self.engine.full_cache, book.tokens
         self.folder.room_for(book.size_bytes)
         shape, total = cache.shape, len(tokens)
         while wait([self.family.weights], LOOK_SECONDS).not_done:
@@ -259,7 +258,7 @@ class BookStore:
                 yield Moving(span.stop, total)
             writer.finish()
         self._drop_beginnings(tokens)
-        yield Kept(book_id(label.family, tokens), book.size_bytes, perf_counter() - started)
+        yield Kept(book_id(label.family, tokens), book.size_bytes)
 
     def _drop_beginnings(self, tokens: Tensor) -> None:
         """Remove saved books that are only the beginning of this one."""
