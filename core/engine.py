@@ -324,11 +324,14 @@ class Engine:
         room = len(prompt_ids) + max(config.max_new_tokens for config in configs)
         self.make_room(prompt_ids, room)
         self.use_budget(configs[0].budget)
-        decoders = self._levels.lane_decoders(configs, self.text, prompt_ids)
+        decoders = []
+        for number, config in enumerate(configs):
+            lane = sum(other.method == config.method for other in configs[:number])
+            decoders.append(self._levels.decoder(config, self.text, prompt_ids, lane=lane))
         for read in self.read(prompt_ids, cancel, boundary=boundary, room=room):
             yield LaneEvent(None, read)
-        lanes = zip(decoders, configs, strict=True)
-        answers = [self._answer(decoder, Question(prompt_ids, config), read) for decoder, config in lanes]
+        pairs = zip(decoders, configs, strict=True)
+        answers = [self._answer(decoder, Question(prompt_ids, config), read) for decoder, config in pairs]
         try:
             yield from raced(answers, self._levels.full, cancel, seconds)
         finally:
