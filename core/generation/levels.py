@@ -137,12 +137,9 @@ class Levels:
             config=self._config.retrieval,
             costs_about=self._costs_about,
             costs_folder=costs_folder(),
-            count_votes=self._count_votes,
+            count_votes=lambda wanted: self.full.count_votes(wanted and isinstance(self._chooser, ByVerification)),
             most_guesses=lambda: self.placement.plan.most_guesses,
         )
-
-    def _count_votes(self, wanted: bool) -> None:
-        self.full.count_votes(wanted and isinstance(self._chooser, ByVerification))
 
     def _draft_model(self, draft: LoadedModel) -> CachedModel:
         window = grown_window(self._config.draft, draft.dims, draft.shape.dtype)
