@@ -22,7 +22,6 @@ from core.caches.policies import (
     selection_policy,
 )
 from core.caches.retrieval import RetrievalCache
-from core.caches.running_state import LIKELY_QUESTION
 from core.caches.streaming import StreamingCache
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig
@@ -168,10 +167,6 @@ class Levels:
             if model.graphs is not None:
                 model.logits(Context([0]), 1)
                 model.cache.truncate(0)
-
-    def likely_boundary(self, total: int) -> int:
-        """Where a book may end in a prompt, to keep running states there; 0: the model has none."""
-        return max(0, total - LIKELY_QUESTION) if self.full.shape.recurrent else 0
 
     def branch(self, shared: int, most: int) -> "Levels":
         """Levels of a conversation that continues the first `shared` tokens here with at most so many of its own.
