@@ -177,9 +177,12 @@ class Engine:
         return self._models.target
 
     @contextmanager
-    def refilled(self, token_ids: Sequence[int], *, logged: int) -> Iterator[FullCache]:
-        """Inside, the caller writes the rows of these tokens; see `FullCache.refilled`. Committed rows count."""
-        self.make_room(token_ids, 0)
+    def refilled(self, token_ids: Sequence[int], *, logged: int, room: int = 0) -> Iterator[FullCache]:
+        """Inside, the caller writes the rows of these tokens; see `FullCache.refilled`. Committed rows count.
+
+        `room`: as in `make_room`, of the answer that follows: another layout would be empty again.
+        """
+        self.make_room(token_ids, room)
         self._prefill.rewind(0)
         try:
             with self._levels.full.refilled(logged):

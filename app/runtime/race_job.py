@@ -76,7 +76,7 @@ def run_race(
     session.race, session.inside = race, race.contender.method if race.contender else ""
     yield Begun(race)
     try:
-        yield from saved_books.fetch(session, prompt, engine, cancel)
+        yield from saved_books.fetch(session, prompt, engine, cancel, max(one.max_new_tokens for one in configs))
         with closing(engine.race(prompt, configs, cancel, seconds=seconds, boundary=end)) as events:
             for event in events:
                 race.apply(event)

@@ -112,7 +112,7 @@ class BookStore:
     # -------------------- from the saved books
 
     def fetch(
-        self, prompt_ids: Sequence[int], cancel: threading.Event | None = None, *, waits: bool = True
+        self, prompt_ids: Sequence[int], cancel: threading.Event | None = None, *, waits: bool = True, room: int = 0
     ) -> Iterator[Moving | Fetched]:
         """Load the saved part of a prompt into the engine, if it is more than the engine holds; `read` then continues.
 
@@ -121,6 +121,7 @@ class BookStore:
 
         Args:
             waits: for the weights of a model that is new to the folder to be read; else nothing is loaded until then.
+            room: see `Engine.refilled`.
         """
         engine, total = self.engine, len(prompt_ids) - 1
         held = engine.cached_prefix(prompt_ids)
@@ -134,7 +135,7 @@ class BookStore:
         if found is None or usable - held < LEAST_TOKENS:
             return
         with suppress(OSError), self.folder.opened(found.book.path) as reader:
-            yield from self._fill(reader, prompt_ids[:usable], total, cancel)
+            yield from self._fill(reader, prompt_ids[:usable], total, cancel, room)
         num_tokens = engine.cached_prefix(prompt_ids)
         if num_tokens:
             self.folder.touch(found.book)
@@ -153,7 +154,7 @@ class BookStore:
         return max(0, min(length, total - QUERY_LOG)) // chunk * chunk
 
     def _fill(
-        self, reader: BookReader, token_ids: Sequence[int], total: int, cancel: threading.Event | None
+        self, reader: BookReader, token_ids: Sequence[int], total: int, cancel: threading.Event | None, room: int
     ) -> Iterator[Moving]:
         label, usable = reader.label, len(token_ids)
         layers, spans = range(self.engine.full_cache.shape.num_layers), spans_of(label.block_rows, label.num_tokens)
@@ -162,7 +163,7 @@ class BookStore:
         names += [rows_name(span, layer) for span in spans for layer in layers]
         with (
             closing(cast("Generator[Tensor]", reader.read(names))) as contents,
-            self.engine.refilled(token_ids, logged=label.num_tokens) as cache,
+            self.engine.refilled(token_ids, logged=label.num_tokens, room=room) as cache,
         ):
             try:
                 for moving in fill(cache, usable, spans, contents):

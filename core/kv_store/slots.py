@@ -64,10 +64,12 @@ class Slots:
         """Host memory of all kept texts."""
         return size_bytes(self._texts)
 
-    def bring(self, prompt_ids: Sequence[int], cancel: Callable[[], bool] = lambda: False) -> Iterator[Moving]:
+    def bring(
+        self, prompt_ids: Sequence[int], cancel: Callable[[], bool] = lambda: False, *, room: int = 0
+    ) -> Iterator[Moving]:
         """Before a prompt is read: keep what that would push out, and bring back what is kept of the prompt.
 
-        Yields after every block. `cancel` ends it early; what came counts.
+        Yields after every block. `cancel` ends it early; what came counts. `room`: see `Engine.refilled`.
         """
         total, held = len(prompt_ids) - 1, self._engine.cached_prefix(prompt_ids)
         if len(prompt_ids) + LONGEST_ROUND > self._engine.context:
@@ -80,7 +82,7 @@ class Slots:
         if found is None:
             return
         self._used(found)
-        for moving in self._restore(found, shared) if shared - held >= LEAST_TOKENS else ():
+        for moving in self._restore(found, shared, room) if shared - held >= LEAST_TOKENS else ():
             if cancel():
                 return
             yield moving
@@ -150,9 +152,10 @@ class Slots:
 
     # -------------------- back into the cache
 
-    def _restore(self, text: Text, length: int) -> Iterator[Moving]:
+    def _restore(self, text: Text, length: int, room: int) -> Iterator[Moving]:
         contents = chain(text.beside, (rows for block in text.blocks for rows in block.layers))
-        with self._engine.refilled(text.token_ids[:length], logged=text.first_query + QUERY_LOG) as cache:
+        logged = text.first_query + QUERY_LOG
+        with self._engine.refilled(text.token_ids[:length], logged=logged, room=room) as cache:
             yield from fill(cache, length, [block.tokens for block in text.blocks], contents)
 
 
