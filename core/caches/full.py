@@ -246,7 +246,7 @@ class FullCache:
     def can_choose(self, first: int, length: int) -> bool:
         """Whether chunks can be chosen behind `length` tokens by the queries from token `first` on.
 
-        Layers without landmarks need votes, which exist only if the newest pass ended there.
+        Layers without landmarks need votes, which exist only if the last tokens voted in the newest pass.
         """
         counted = (self.votes.newest(n, length) for n in self.shape.full_layers if not self.has_landmarks(n))
         return self.queries_start() <= first and all(votes is not None for votes in counted)
