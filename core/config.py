@@ -28,6 +28,7 @@ LEAST_TEMPERATURE = 1e-5  # below it logits / temperature overflow float32; all 
 # are recorded, and on a processor each row comes out as if computed alone. Where layers come over the link, nothing is
 # recorded and rows are next to free; query log, newest rows on the device and the context's end allow 64 a round.
 MOST_GUESSES, MOST_GUESSES_OVER_LINK = 24, 48
+MOST_GUESSES_BELOW = 6  # of a round that the retrieval cache verifies
 MOST_WHOLE = 2**63 - 1  # of a seed, as torch takes it, and of what is kept on disk
 MOST_CPU_SHARE = 0.9  # of the blocks in host memory; the link carries the rest
 
@@ -114,20 +115,19 @@ class DraftConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationConfig:
-    """Shape of a round. With `adaptive`, the controller starts at gamma1 and gamma2; the maxima limit it."""
+    """Shape of a round. With `adaptive`, the controller starts at gamma1 and gamma2."""
 
     gamma1: int = 2
     gamma2: int = 8
     adaptive: bool = True
-    max_gamma1: int = 6
     max_gamma2: int | None = None  # None: depends on where the full cache lies, see `Plan.most_guesses`
 
     def __post_init__(self) -> None:
         most = MOST_GUESSES if self.max_gamma2 is None else self.max_gamma2
         _require(
-            1 <= self.gamma1 <= self.max_gamma1 <= 16 and 1 <= self.gamma2 <= most <= MOST_GUESSES_OVER_LINK,
+            1 <= self.gamma1 <= MOST_GUESSES_BELOW and 1 <= self.gamma2 <= most <= MOST_GUESSES_OVER_LINK,
             f"gamma1 {self.gamma1} and gamma2 {self.gamma2} are not usable.",
-            f"Use 1 to {self.max_gamma1} and 1 to {most}.",
+            f"Use 1 to {MOST_GUESSES_BELOW} and 1 to {most}.",
         )
 
 

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -29,13 +27,11 @@ from core.generation.prefill import Prefill
 from core.generation.text import ChatText
 from core.models.hub.catalog import ModelEntry
 from core.models.layerwise import DecoderLayers
+from core.models.loader import LoadedModel
 from core.ops.graphs import Graphs
 from core.planning.choices import Choice
 from core.planning.fit import begun
 from core.planning.plan import Plan
-
-if TYPE_CHECKING:
-    from core.kv_store.identity import Family
 
 TALK = 4096  # tokens of questions and answers for which there is room behind a text that is read anew
 
@@ -175,19 +171,18 @@ class Engine:
         """The tokens whose keys and values the full cache holds."""
         return self._prefill.held_tokens
 
-    def family(self, known: Path | None = None) -> "Family":
-        """What the full cache's rows depend on besides the text. `known`: a file with digests of weights."""
-        from core.kv_store.identity import family_of
-
-        target, config = self._models.target, self.config
-        pieces = f"{self.plan.prefill_chunk} tokens a pass, {config.retrieval.chunk_size} a landmark"
-        pieces += f", {self.info.weights} weights"
-        return family_of(target.module, target.shape, self.text.identity, pieces=pieces, known=known)
+    @property
+    def target(self) -> LoadedModel:
+        """The loaded target."""
+        return self._models.target
 
     @contextmanager
-    def refilled(self, token_ids: Sequence[int], *, logged: int) -> Iterator[FullCache]:
-        """Inside, the caller writes the rows of these tokens; see `FullCache.refilled`. Committed rows count."""
-        self.make_room(token_ids, 0)
+    def refilled(self, token_ids: Sequence[int], *, logged: int, room: int = 0) -> Iterator[FullCache]:
+        """Inside, the caller writes the rows of these tokens; see `FullCache.refilled`. Committed rows count.
+
+        `room`: as in `make_room`, of the answer that follows: another layout would be empty again.
+        """
+        self.make_room(token_ids, room)
         self._prefill.rewind(0)
         try:
             with self._levels.full.refilled(logged):
@@ -332,11 +327,14 @@ class Engine:
         room = len(prompt_ids) + max(config.max_new_tokens for config in configs)
         self.make_room(prompt_ids, room)
         self.use_budget(configs[0].budget)
-        decoders = self._levels.lane_decoders(configs, self.text, prompt_ids)
+        decoders = []
+        for number, config in enumerate(configs):
+            lane = sum(other.method == config.method for other in configs[:number])
+            decoders.append(self._levels.decoder(config, self.text, prompt_ids, lane=lane))
         for read in self.read(prompt_ids, cancel, boundary=boundary, room=room):
             yield LaneEvent(None, read)
-        lanes = zip(decoders, configs, strict=True)
-        answers = [self._answer(decoder, Question(prompt_ids, config), read) for decoder, config in lanes]
+        pairs = zip(decoders, configs, strict=True)
+        answers = [self._answer(decoder, Question(prompt_ids, config), read) for decoder, config in pairs]
         try:
             yield from raced(answers, self._levels.full, cancel, seconds)
         finally:

@@ -1,4 +1,4 @@
-"""What the app needs of an engine: `TextEngine` wherever the model runs, `LocalEngine` for one of this machine."""
+"""What the app needs of an engine wherever its model runs; `local` gives all that one of this machine can do."""
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
@@ -8,20 +8,17 @@ from core.config import EngineConfig, GenerationConfig
 from core.errors import NotPossibleHere
 
 if TYPE_CHECKING:  # importing these takes seconds
-    from torch import Tensor
-
-    from core.engine_info import EngineInfo, Equality
-    from core.generation.decode_loop import Question
-    from core.generation.events import Event, LaneEvent, PrefillProgress
-    from core.generation.text import LocalText, PromptText
-    from core.planning.choices import Choice
+    from core.engine import Engine
+    from core.engine_info import EngineInfo
+    from core.generation.events import Event, PrefillProgress
+    from core.generation.text import PromptText
 
 
 class TextEngine(Protocol):
     """One loaded model and one conversation at a time. Not thread-safe: one thread owns it.
 
-    `core.engine.Engine` describes what the methods do and raise. `info.elsewhere`: the model runs on a server, and none
-    of `LocalEngine` is there.
+    `core.engine.Engine` describes what the methods do and raise, and has more of them. `info.elsewhere`: the model runs
+    on a server, and only these are there.
     """
 
     @property
@@ -64,54 +61,7 @@ class TextEngine(Protocol):
         """Read the new part of a prompt, then answer: PrefillProgress*, RoundDone*, Finished."""
 
 
-class LocalEngine(TextEngine, Protocol):
-    """An engine whose model runs on this machine."""
-
-    @property
-    def text(self) -> "LocalText":
-        """Texts to tokens and back, with the model's chat template."""
-
-    def use_budget(self, budget: int | None) -> int:
-        """Set the retrieval budget from the next answer on, None: as loaded. Returns the one in use; 0: not known."""
-
-    def retrieves(self, method: str) -> bool:
-        """Whether `chunk_weights` describes a method's answers."""
-
-    def chunk_weights(self) -> "Tensor":
-        """How much each chunk counted when the retrieval cache was filled, [C] float32; empty: not known."""
-
-    @property
-    def holds_all_chunks(self) -> bool:
-        """Whether the retrieval cache has room for every chunk."""
-
-    def weights_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> "Tensor | None":
-        """The `chunk_weights` that the answer to a prompt would have; None: cancelled, or not known."""
-
-    def race(
-        self,
-        prompt_ids: Sequence[int],
-        configs: Sequence[GenerationConfig],
-        cancel: threading.Event | None = None,
-        *,
-        seconds: float | None = None,
-        boundary: int = 0,
-    ) -> "Generator[LaneEvent]":
-        """Several methods answer one prompt in fair turns."""
-
-    def together(self, questions: "Sequence[Question]") -> "Choice[int]":
-        """How many of the questions `answer_together` answers at a time, and why not more."""
-
-    def answer_together(self, questions: "Sequence[Question]") -> "Generator[LaneEvent]":
-        """Answer questions about one text; lanes are their numbers, each with the events of `generate`.
-
-        A question that is cancelled before it has begun has no events, unless it is the first.
-        """
-
-    def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> "Equality":
-        """Where two greedy texts differ, and whether rounding explains it."""
-
-
-def local(engine: TextEngine) -> LocalEngine:
+def local(engine: TextEngine) -> "Engine":
     """An engine with all that a model of this machine can do.
 
     Raises:
@@ -119,4 +69,4 @@ def local(engine: TextEngine) -> LocalEngine:
     """
     if engine.info.elsewhere:
         raise NotPossibleHere("That needs a model of this machine.", hint="Start without --remote.")
-    return cast(LocalEngine, engine)
+    return cast("Engine", engine)

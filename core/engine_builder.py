@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -109,8 +108,8 @@ class PairFiles:
         entry, dtype, host = self.entry, plan.dtype.value, plan.embeds_from_host
         if self.module is not None:
             return _taken_over(self.module, dims, dtype, device, backend, embeds_from_host=host)
-        load = partial(load_model, entry.target, dims, dtype, device, backend)
-        return load(overrides=entry.overrides, bits=bits, embeds_from_host=host)
+        found, overrides = entry.target, entry.overrides
+        return load_model(found, dims, dtype, device, backend, overrides=overrides, bits=bits, embeds_from_host=host)
 
     def without_draft(self, because: str) -> "PairFiles":
         """The target alone."""

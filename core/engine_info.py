@@ -52,9 +52,6 @@ class EngineInfo:
     kv_bytes_per_token: int = 0
     target_weight_bytes: int = 0
     draft_weight_bytes: int = 0
-    pass_bytes: tuple[int, int] = (0, 0)  # of the target's and the draft's weights, what a pass of each reads
-    target_layers: int = 0
-    draft_layers: int = 0  # 0: there is no draft
     host_memory: Choice[str] | None = None  # "pinned" or "pageable"; None: the whole full cache is resident
     link: Choice[float] | None = None  # bytes per second of a plain copy from host memory; of several GPUs the slowest
     self_draft_weight_bytes: int = 0  # the target's second linear weights, in 4 bits, for its retrieval passes; 0: none
@@ -118,9 +115,6 @@ def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None, text
         kv_bytes_per_token=target.shape.bytes_per_token,
         target_weight_bytes=target.weight_bytes,
         draft_weight_bytes=draft.weight_bytes if draft else 0,
-        pass_bytes=(target.pass_bytes, draft.pass_bytes if draft else 0),
-        target_layers=target.dims.num_layers,
-        draft_layers=draft.dims.num_layers if draft else 0,
         experts=target.experts,
         self_draft_weight_bytes=0 if self_draft is None else self_draft_bytes(self_draft, target.module),
         num_ranks=models.ranks.num_ranks if models.ranks else 1,

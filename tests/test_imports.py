@@ -15,7 +15,7 @@ LAYERS = {
         "private_files", "formats", "markdown",
     ],
     "core": [
-        "triforce", "engine", "engine_builder", "kv_store", "engine_api", "engine_info",
+        "triforce", "kv_store", "engine_api", "engine", "engine_builder", "engine_info",
         "generation", "parallel", "planning", "decoding", "models", "caches", "ops", "config", "errors",
     ],
 }  # fmt: skip

@@ -56,7 +56,8 @@ def write_answer(
         prompt = prompt_of(conversation, recording.past, place.question, engine, thinking)
         if before is not None and before.finished.text:
             prompt = local(engine).text.thought_over(prompt, written)
-        yield from saved_books.fetch(session, [*prompt, *written], engine, cancel)
+        most = recording.config.max_new_tokens
+        yield from saved_books.fetch(session, [*prompt, *written], engine, cancel, most)
         # The rest of the book is read first, exactly up to the book's end: only that state can be saved on disk.
         end = len(conversation.opening_ids(engine.text, thinking)) - 1
         seconds_before, was_read = session.read_seconds, session.is_read

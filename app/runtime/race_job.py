@@ -19,7 +19,8 @@ from core.engine_api import local
 from core.generation.events import PrefillProgress
 
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
-    from core.engine_api import LocalEngine, TextEngine
+    from core.engine import Engine
+    from core.engine_api import TextEngine
     from core.engine_info import EngineInfo
 
 CUT_SHORT = {"time_up", "cancelled"}
@@ -75,7 +76,7 @@ def run_race(
     session.race, session.inside = race, race.contender.method if race.contender else ""
     yield Begun(race)
     try:
-        yield from saved_books.fetch(session, prompt, engine, cancel)
+        yield from saved_books.fetch(session, prompt, engine, cancel, max(one.max_new_tokens for one in configs))
         with closing(engine.race(prompt, configs, cancel, seconds=seconds, boundary=end)) as events:
             for event in events:
                 race.apply(event)
@@ -91,7 +92,7 @@ def run_race(
     yield Changed()
 
 
-def judgements(race: Race, prompt: list[int], engine: "LocalEngine") -> dict[str, Judgement]:
+def judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Judgement]:
     """Compare every exact lane with plain decoding; where a lane was cut short, over the tokens both wrote."""
     plain, found = race.plain, {}
     assert plain is not None and plain.finished is not None, "nothing to compare with"

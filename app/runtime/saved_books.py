@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from app.runtime.events import BookMoving, Pause
+from core.engine_api import local
 from core.errors import CoreError
 
 if TYPE_CHECKING:
@@ -110,21 +111,32 @@ class SavedBooks:
                 self._store = BookStore(engine, folder)
         return self._store
 
-    def _bring(self, prompt_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event) -> Iterator[Pause]:
-        from core.kv_store.engine_store import CacheOwner, refusal
+    def _bring(
+        self, prompt_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event, room: int = 0
+    ) -> Iterator[Pause]:
+        from core.kv_store.engine_store import refusal
         from core.kv_store.slots import Slots
 
         if refusal(engine) is not None:
             return  # its text is read again
-        self._slots = self._slots or Slots(cast(CacheOwner, engine))
-        for _ in self._slots.bring(prompt_ids, cancel.is_set):
+        self._slots = self._slots or Slots(local(engine))
+        for _ in self._slots.bring(prompt_ids, cancel.is_set, room=room):
             yield Pause()
 
     def fetch(
-        self, session: "Session", prompt_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event
+        self,
+        session: "Session",
+        prompt_ids: Sequence[int],
+        engine: "TextEngine",
+        cancel: threading.Event,
+        most_new: int = 0,
     ) -> Iterator[BookMoving | Pause]:
-        """Bring what is kept or saved of a prompt into the engine, so that the model need not read it."""
-        yield from self._bring(prompt_ids, engine, cancel)
+        """Bring what is kept or saved of a prompt into the engine, so that the model need not read it.
+
+        `most_new`: tokens that its answer may have.
+        """
+        room = len(prompt_ids) + most_new
+        yield from self._bring(prompt_ids, engine, cancel, room)
         store = self._of(engine)
         if store is None:
             return
@@ -132,7 +144,7 @@ class SavedBooks:
 
         state = disk_state(session)
         try:
-            for event in store.fetch(prompt_ids, cancel, waits=False):
+            for event in store.fetch(prompt_ids, cancel, waits=False, room=room):
                 if isinstance(event, Fetched):
                     state.num_fetched, state.fetch_seconds = event.num_tokens, event.elapsed_seconds
                 else:

@@ -124,15 +124,11 @@ class BranchCache(FullCache):
         for branch, rows in branches:
             queries = q[:, :, rows]
             branch.queries.write(layer, branch._length, queries)
-            k, v = branch._laid(layer, branch._length + queries.shape[2])
+            store, stop = branch._layers[layer], branch._length + queries.shape[2]
+            assert isinstance(store, BranchLayer)
+            k, v = (buffer[:, :, :stop] for buffer in store.laid(stop).buffers)
             outs.append(kernel.ended(queries, k, v, scaling, begun[:, :, rows], first))
         return torch.cat(outs, 2)
-
-    def _laid(self, layer: int, stop: int) -> tuple[Tensor, Tensor]:
-        store = self._layers[layer]
-        assert isinstance(store, BranchLayer)
-        k, v = store.laid(stop).buffers
-        return k[:, :, :stop], v[:, :, :stop]
 
     @staticmethod
     def own_bytes(shape: KVShape, most: int, chunk_size: int) -> int:

@@ -246,7 +246,7 @@ class FullCache:
     def can_choose(self, first: int, length: int) -> bool:
         """Whether chunks can be chosen behind `length` tokens by the queries from token `first` on.
 
-        Layers without landmarks need votes, which exist only if the newest pass ended there.
+        Layers without landmarks need votes, which exist only if the last tokens voted in the newest pass.
         """
         counted = (self.votes.newest(n, length) for n in self.shape.full_layers if not self.has_landmarks(n))
         return self.queries_start() <= first and all(votes is not None for votes in counted)
@@ -367,8 +367,9 @@ class FullCache:
     def samples_to_save(self, layer: int, length: int) -> Tensor:
         """Sampled queries before `length`, [H, N, D]; zeros if there are none."""
         samples = self.queries.views(layer, length)[1]
-        none = self.queries.samples or self.shape.reach(layer) is not None
-        return samples if none else samples.new_zeros(len(samples), -(-length // QUERY_SAMPLE_STRIDE), samples.shape[2])
+        if self.queries.samples:
+            return samples
+        return samples.new_zeros(len(samples), -(-length // QUERY_SAMPLE_STRIDE), samples.shape[2])
 
     def recent_queries(self, layer: int, num_queries: int) -> Tensor:
         """The newest known queries of committed tokens, [H, W, D], W <= num_queries."""

@@ -45,8 +45,6 @@ class RetrievalCache:
         self._rows = self._chunk_rows + policy.local_window + self._full.chunk_size + GROWTH
         self.release_buffers()  # free the old buffers before allocating new ones
         self.allocate_buffers()
-        self.chunks_moved = 0  # copied by the last selection, over all layers and heads
-        self.selections = 0
 
     def release_buffers(self) -> None:
         """Forget everything and free the memory, until `allocate_buffers`; no pass may run meanwhile."""
@@ -108,7 +106,6 @@ class RetrievalCache:
         size, length = self._full.chunk_size, self._full.length
         num_eligible = max(0, length - self._policy.local_window) // size
         self._recent_start = num_eligible * size
-        self.selections += 1
         wanted = self._policy.choose(num_eligible, self._scaling).to(self.shape.device)
         assert wanted.shape[2] * size <= self._chunk_rows, f"{wanted.shape[2]} chunks in {self._chunk_rows} rows"
         self._hold(wanted, num_eligible)
@@ -135,7 +132,7 @@ class RetrievalCache:
         self._held = self._held[..., :0]  # if copying fails, nothing is held
         self._bring_all(layer, head, chunk, slot)
         held[layer, head, slot] = chunk
-        self._held, self.chunks_moved = held, len(chunk)
+        self._held = held
 
     def _bring_all(self, layer: Tensor, head: Tensor, chunk: Tensor, slot: Tensor) -> None:
         """Copy chunks of heads of layers into their slots, [N] each, sorted by layer."""

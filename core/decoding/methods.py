@@ -129,11 +129,6 @@ class Decoder:
         """The model that verifies last."""
         return self.models[-1]
 
-    @property
-    def vocab(self) -> int:
-        """Number of tokens in the models' vocabulary."""
-        return self._parts.vocab
-
     def note_logits(self) -> None:
         """Keep the logits of each step for `logits`."""
         self._sampled[-1].noting = True
@@ -179,7 +174,7 @@ class Decoder:
         for sampled, gamma in zip(self._sampled, gammas, strict=True):
             # When a whole guess was accepted, its proposer has two tokens to read: the guess's last and the bonus
             most_unseen = 1 if sampled.model is self.verifier else 2
-            sampled.record(gamma, most_unseen, self.vocab, self.verifier.cache.length)
+            sampled.record(gamma, most_unseen, self._parts.vocab, self.verifier.cache.length)
 
     @property
     def recording_seconds(self) -> float:

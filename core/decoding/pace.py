@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from core.caches.retrieval import RetrievalCache
 from core.caches.tokens import Context
-from core.config import SamplingParams, SpeculationConfig
+from core.config import MOST_GUESSES_BELOW, SamplingParams, SpeculationConfig
 from core.decoding.adaptive import (
     LEAST_GAIN,
     Ledger,
@@ -181,7 +181,7 @@ class Pace:
             if guess is None:  # only lookups, which are free: there is no proposer
                 guess = cost.of(0)
                 continue
-            most = self._speculation.max_gamma1
+            most = MOST_GUESSES_BELOW
             if top:
                 if self._looks_up and self._sampling.greedy:  # lookups below make guesses cheaper
                     guess = level.seconds_per_guess or guess
@@ -291,10 +291,11 @@ def kept_costs(
         _known[file] = _read(file)
     key = f"{model} {round(STEPS_AN_OCTAVE * math.log2(max(length, 1)))}"
     if key not in _known[file]:
-        measured = {key: _rising(measure())} if key not in _read(file) else {}
-        _known[file] = {**measured, **_read(file), **_known[file]}  # another process may have measured it meanwhile
-        if measured:
-            _write(file, _known[file])
+        found = _read(file)  # another process may have measured it meanwhile
+        if key not in found:
+            found = {key: _rising(measure()), **_read(file)}
+            _write(file, {**found, **_known[file]})
+        _known[file] = {**found, **_known[file]}
     return _known[file][key]
 
 

@@ -1,6 +1,5 @@
 """The target and the draft, each with its caches: the parts of decoders."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +22,6 @@ from core.caches.policies import (
     selection_policy,
 )
 from core.caches.retrieval import RetrievalCache
-from core.caches.running_state import LIKELY_QUESTION
 from core.caches.streaming import StreamingCache
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig
@@ -138,12 +136,9 @@ class Levels:
             config=self._config.retrieval,
             costs_about=self._costs_about,
             costs_folder=costs_folder(),
-            count_votes=self._count_votes,
+            count_votes=lambda wanted: self.full.count_votes(wanted and isinstance(self._chooser, ByVerification)),
             most_guesses=lambda: self.placement.plan.most_guesses,
         )
-
-    def _count_votes(self, wanted: bool) -> None:
-        self.full.count_votes(wanted and isinstance(self._chooser, ByVerification))
 
     def _draft_model(self, draft: LoadedModel) -> CachedModel:
         window = grown_window(self._config.draft, draft.dims, draft.shape.dtype)
@@ -172,10 +167,6 @@ class Levels:
             if model.graphs is not None:
                 model.logits(Context([0]), 1)
                 model.cache.truncate(0)
-
-    def likely_boundary(self, total: int) -> int:
-        """Where a book may end in a prompt, to keep running states there; 0: the model has none."""
-        return max(0, total - LIKELY_QUESTION) if self.full.shape.recurrent else 0
 
     def branch(self, shared: int, most: int) -> "Levels":
         """Levels of a conversation that continues the first `shared` tokens here with at most so many of its own.
@@ -248,17 +239,24 @@ class Levels:
         finally:
             self.oom_fallback.retry(self.retrieval.allocate_buffers, lambda: None)
 
-    # -------------------- lossy methods
+    # -------------------- methods
 
     def decoder(
-        self, config: GenerationConfig, text: ChatText, prompt_ids: Sequence[int], written: Sequence[int] = ()
+        self,
+        config: GenerationConfig,
+        text: ChatText,
+        prompt_ids: Sequence[int],
+        written: Sequence[int] = (),
+        lane: int = 0,
     ) -> Decoder:
-        """The decoder of an answer. Raises InvalidSetting, UnsupportedModel."""
-        return self._decoder(config, self.parts, text, prompt_ids, written)
+        """The decoder of an answer.
 
-    def _decoder(
-        self, config: GenerationConfig, parts: Parts, text: ChatText, prompt_ids: Sequence[int], written: Sequence[int]
-    ) -> Decoder:
+        Args:
+            lane: tells answers that are decoded in turns by one lossy method apart: each has a cache of its own.
+        Raises:
+            InvalidSetting, UnsupportedModel.
+        """
+        parts = replace(self.parts, evicting=partial(self._evicting_model, lane=lane))
         schema, grammar = config.json_schema, None
         if schema is not None:
             from core.generation.json_grammar import grammar_of
@@ -266,18 +264,6 @@ class Levels:
             grammar = grammar_of(text, schema, prompt_ids, parts.vocab, written)
         usual = default_method(has_draft=parts.draft is not None)
         return Decoder(config.method or usual, parts, config.sampling, config.speculation, grammar)
-
-    def lane_decoders(
-        self, configs: Sequence[GenerationConfig], text: ChatText, prompt_ids: Sequence[int]
-    ) -> list[Decoder]:
-        """One decoder for each lane of a race. A lossy method needs a cache of its own for each of its lanes."""
-        before: Counter[str] = Counter()
-        decoders = []
-        for config in configs:
-            parts = replace(self.parts, evicting=partial(self._evicting_model, lane=before[config.method]))
-            decoders.append(self._decoder(config, parts, text, prompt_ids, ()))
-            before[config.method] += 1
-        return decoders
 
     def _evicting_model(self, method: str, lane: int = 0) -> CachedModel:
         name = f"{method}-{lane + 1}" if lane else method

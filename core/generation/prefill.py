@@ -15,6 +15,7 @@ import torch
 
 from core.caches.layer_storage import ResidentLayer
 from core.caches.oom_fallback import give_back
+from core.caches.running_state import LIKELY_QUESTION
 from core.caches.tokens import Context, common_prefix
 from core.generation.events import PrefillProgress
 from core.generation.levels import Levels
@@ -169,7 +170,9 @@ class Prefill:
     ) -> Generator[PrefillProgress, None, PrefillProgress]:
         """See `core.engine.Engine.read`."""
         full, window, total = self._full, self._levels.chunks.query_window, len(prompt_ids) - 1
-        context, boundary = Context(list(prompt_ids)), min(boundary, total) or self._levels.likely_boundary(total)
+        context, boundary = Context(list(prompt_ids)), min(boundary, total)
+        if not boundary and full.shape.recurrent:  # running states are kept where a book may end
+            boundary = max(0, total - LIKELY_QUESTION)
         reused = self.rewind(min(self.cached_prefix(prompt_ids), total))
         self._levels.parts.count_votes(False)
         voting = max(0, total - window)  # queries from here on vote for chunks

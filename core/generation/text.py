@@ -319,7 +319,9 @@ class StreamDecoder:
         waiting = len(self._ids) - self._emitted
         if after.endswith(REPLACEMENT) and waiting < LONGEST_CHARACTER:
             return ""
-        self._context, self._emitted = self._emitted, len(self._ids)
+        if after != before:  # behind a special token, which has no text, the token before it is still needed
+            self._context = self._emitted
+        self._emitted = len(self._ids)
         return after[len(before) :]
 
     def flush(self) -> str:

@@ -157,18 +157,21 @@ def number_together(levels: Levels, models: LoadedModels, plan: Plan, questions:
         return Choice(1, "several processes share the model, which follow one conversation")
     if not all(is_exact(question.config.method or FASTEST) for question in questions):
         return Choice(1, "a lossy method has no cache that others could share")
+    if levels.full.host_memory:
+        return Choice(1, "a layer that waits in host memory is read by one answer at a time")
     parts, shape = (levels.parts.full, levels.parts.retrieval, levels.parts.draft), levels.full.shape
     if shape.reaches or shape.recurrent or not all(part is None or most_joined(part) for part in parts):
         if shape.device.type == "cuda":
             return Choice(1, "on a GPU passes are of one conversation")
         return Choice(1, "the layers of this model do not compute a token as if it were alone")
-    most = max(question.room for question in questions) - shared_tokens(questions) + LONGEST_ROUND
+    room = max(question.room for question in questions) + LONGEST_ROUND
+    most = min(room, levels.full.capacity) - shared_tokens(questions)
     each = BranchCache.own_bytes(shape, most, levels.full.chunk_size)
     each += plan.bytes_of(RETRIEVAL) + plan.bytes_of(STREAMING)
-    room = max(0, plan.usable_bytes - plan.total_bytes) // each
-    number = min(len(questions), MOST_TOGETHER, room)
+    fit = max(0, plan.usable_bytes - plan.total_bytes) // each
+    number = min(len(questions), MOST_TOGETHER, fit)
     if number < 2:
         return Choice(1, f"another answer takes {each >> 20:,} MiB, which are not free beside this context")
     if number == len(questions):
         return Choice(number, "all of them")
-    return Choice(number, f"{room:,} fit" if number == room else "more would wait longer for their words")
+    return Choice(number, f"{fit:,} fit" if number == fit else "more would wait longer for their words")

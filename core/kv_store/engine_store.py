@@ -8,26 +8,25 @@ chunks. Knows neither command line nor page; runs on one thread, the engine's.
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import wait
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from time import perf_counter
-from typing import Protocol, cast, runtime_checkable
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from core.caches.full import FullCache
 from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
+from core.engine import Engine
 from core.engine_api import TextEngine
 from core.errors import InvalidSetting
 from core.generation.decode_loop import LONGEST_ROUND
 from core.kv_store.bookfile import TOKENS, BookReader, BookWriter, Label, Part
 from core.kv_store.folder import DIGESTS, BookFolder, Found, SavedBook, book_id
-from core.kv_store.identity import Family
+from core.kv_store.identity import Family, family_of
 from core.ops.graphs import MOST_ROWS
-from core.planning.plan import Plan
 
 LEAST_TOKENS = 64  # fewer are read as fast as a file is opened
 LOOK_SECONDS = 0.1  # between two looks whether the weights have been read
@@ -57,7 +56,6 @@ class Kept:
 
     id: str
     size_bytes: int
-    elapsed_seconds: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,32 +74,9 @@ class ReadBook:
         return torch.tensor(self.token_ids, dtype=torch.int32)
 
 
-@runtime_checkable
-class CacheOwner(TextEngine, Protocol):
-    """An engine that gives access to its caches."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan, which says how it reads."""
-
-    @property
-    def full_cache(self) -> FullCache:
-        """The keys and values of what it has read."""
-
-    @property
-    def held_tokens(self) -> list[int]:
-        """The tokens whose keys and values the full cache holds."""
-
-    def refilled(self, token_ids: Sequence[int], *, logged: int) -> AbstractContextManager[FullCache]:
-        """Its full cache, emptied, to be filled with the rows of these tokens."""
-
-    def family(self, digests: Path) -> Family:
-        """What its keys and values depend on besides the text."""
-
-
 def refusal(engine: TextEngine) -> InvalidSetting | None:
     """Why the texts of an engine cannot be kept; None: the rows of all tokens in all layers are in this process."""
-    if engine.info.num_ranks != 1 or not isinstance(engine, CacheOwner):
+    if engine.info.num_ranks != 1 or not isinstance(engine, Engine):
         return InvalidSetting(
             "Books are kept only where one process of this machine holds the whole model.",
             hint="Leave out --saved, or --gpus.",
@@ -122,13 +97,13 @@ class BookStore:
         """Raises InvalidSetting: see `refusal`."""
         if (error := refusal(engine)) is not None:
             raise error
-        self.engine = cast(CacheOwner, engine)
+        self.engine = cast(Engine, engine)
         self.folder = folder
 
     @cached_property
     def family(self) -> Family:
         """The engine's family; the first call lets the weights of a model that is new to the folder be read aside."""
-        return self.engine.family(self.folder.path / DIGESTS)
+        return family_of(self.engine, self.folder.path / DIGESTS)
 
     def knows_family(self) -> bool:
         """Whether the weights have been read."""
@@ -137,7 +112,7 @@ class BookStore:
     # -------------------- from the saved books
 
     def fetch(
-        self, prompt_ids: Sequence[int], cancel: threading.Event | None = None, *, waits: bool = True
+        self, prompt_ids: Sequence[int], cancel: threading.Event | None = None, *, waits: bool = True, room: int = 0
     ) -> Iterator[Moving | Fetched]:
         """Load the saved part of a prompt into the engine, if it is more than the engine holds; `read` then continues.
 
@@ -146,6 +121,7 @@ class BookStore:
 
         Args:
             waits: for the weights of a model that is new to the folder to be read; else nothing is loaded until then.
+            room: see `Engine.refilled`.
         """
         engine, total = self.engine, len(prompt_ids) - 1
         held = engine.cached_prefix(prompt_ids)
@@ -159,7 +135,7 @@ class BookStore:
         if found is None or usable - held < LEAST_TOKENS:
             return
         with suppress(OSError), self.folder.opened(found.book.path) as reader:
-            yield from self._fill(reader, prompt_ids[:usable], total, cancel)
+            yield from self._fill(reader, prompt_ids[:usable], total, cancel, room)
         num_tokens = engine.cached_prefix(prompt_ids)
         if num_tokens:
             self.folder.touch(found.book)
@@ -178,7 +154,7 @@ class BookStore:
         return max(0, min(length, total - QUERY_LOG)) // chunk * chunk
 
     def _fill(
-        self, reader: BookReader, token_ids: Sequence[int], total: int, cancel: threading.Event | None
+        self, reader: BookReader, token_ids: Sequence[int], total: int, cancel: threading.Event | None, room: int
     ) -> Iterator[Moving]:
         label, usable = reader.label, len(token_ids)
         layers, spans = range(self.engine.full_cache.shape.num_layers), spans_of(label.block_rows, label.num_tokens)
@@ -187,7 +163,7 @@ class BookStore:
         names += [rows_name(span, layer) for span in spans for layer in layers]
         with (
             closing(cast("Generator[Tensor]", reader.read(names))) as contents,
-            self.engine.refilled(token_ids, logged=label.num_tokens) as cache,
+            self.engine.refilled(token_ids, logged=label.num_tokens, room=room) as cache,
         ):
             try:
                 for moving in fill(cache, usable, spans, contents):
@@ -257,7 +233,7 @@ class BookStore:
         Raises:
             BookFolderFull: there is no room, or the disk fails.
         """
-        started, cache, tokens = perf_counter(), self.engine.full_cache, book.tokens
+        cache, tokens = self.engine.full_cache, book.tokens
         self.folder.room_for(book.size_bytes)
         shape, total = cache.shape, len(tokens)
         while wait([self.family.weights], LOOK_SECONDS).not_done:
@@ -283,7 +259,7 @@ class BookStore:
                 yield Moving(span.stop, total)
             writer.finish()
         self._drop_beginnings(tokens)
-        yield Kept(book_id(label.family, tokens), book.size_bytes, perf_counter() - started)
+        yield Kept(book_id(label.family, tokens), book.size_bytes)
 
     def _drop_beginnings(self, tokens: Tensor) -> None:
         """Remove saved books that are only the beginning of this one."""

@@ -159,25 +159,17 @@ class BookFolder:
         Raises:
             FileNotFoundError: it does not exist, or no longer, is of another version, or was removed just now. OSError.
         """
-        reader = None
         try:
-            reader = BookReader(path)
-            yield reader
+            with contextlib.closing(BookReader(path)) as reader:  # Windows removes no open file
+                yield reader
         except OtherFormat as error:
             raise FileNotFoundError(errno.ENOENT, str(error)) from error
         except DamagedBook as error:
-            self._remove_damaged(path, error)
+            with contextlib.suppress(OSError):
+                path.unlink()
+                self.notices.append(f"A saved book was damaged ({error}); it was removed and the text is read again.")
+                log.warning("%s", self.notices[-1])
             raise FileNotFoundError(errno.ENOENT, str(error)) from error
-        finally:
-            if reader is not None:
-                reader.close()
-
-    def _remove_damaged(self, path: Path, error: DamagedBook) -> None:
-        with contextlib.suppress(OSError):
-            path.unlink()
-            notice = f"A saved book was damaged ({error}); it was removed and the text is read again."
-            log.warning("%s", notice)
-            self.notices.append(notice)
 
     def find(self, family: str, token_ids: Sequence[int]) -> Found | None:
         """The book of a family with the longest common prefix with a text; None if there is none."""

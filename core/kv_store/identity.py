@@ -14,14 +14,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
-from core.caches.base import KVShape
 from core.kv_store.bookfile import FORMAT, as_bytes
 from core.models.hub.store import weight_files
+
+if TYPE_CHECKING:
+    from core.engine import Engine
 
 # What transformers records in a configuration about itself and about its source.
 VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache")
@@ -44,19 +46,19 @@ class Family(NamedTuple):
         return digest_of(json.dumps(self.parts, sort_keys=True).encode())
 
 
-def family_of(module: nn.Module, shape: KVShape, text: str, *, pieces: str, known: Path | None) -> Family:
-    """The family of a loaded target. Files of its weights are read by a thread.
+def family_of(engine: "Engine", known: Path | None = None) -> Family:
+    """The family of an engine's target. Files of its weights are read by a thread.
 
     Args:
-        module: as transformers loads it, with `config` and the folder it came from.
-        text: digest of tokenizer and chat template, see `ChatText.identity`.
-        pieces: the chunk sizes of reading and of landmarks: with others the last bit may differ.
         known: the file that keeps digests of weights; None: none.
     """
+    module, shape, chunk = engine.target.module, engine.target.shape, engine.config.retrieval.chunk_size
+    # With other chunk sizes of reading and of landmarks the last bit may differ
+    pieces = f"{engine.plan.prefill_chunk} tokens a pass, {chunk} a landmark, {engine.info.weights} weights"
     stated = {
         "format": str(FORMAT),
         "config": config_digest(module),
-        "text": text,
+        "text": engine.text.identity,
         "dtype": str(shape.dtype).removeprefix("torch."),
         "shape": " x ".join(map(str, shape[:4])),
         "device": shape.device.type,

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from core.caches.query_log import QUERY_LOG
 from core.caches.tokens import common_prefix
+from core.engine import Engine
 from core.generation.decode_loop import LONGEST_ROUND
-from core.kv_store.engine_store import CacheOwner, Moving, fill, spans_of
+from core.kv_store.engine_store import Moving, fill, spans_of
 from core.planning.hardware import free_memory_bytes
 
 LEAST_TOKENS = 64  # fewer are read as fast as they are copied
@@ -51,7 +52,7 @@ class Slots:
         free_bytes: tells how much host memory is free.
     """
 
-    def __init__(self, engine: CacheOwner, free_bytes: Callable[[], int] = free_memory_bytes) -> None:
+    def __init__(self, engine: Engine, free_bytes: Callable[[], int] = free_memory_bytes) -> None:
         self._engine, self._free_bytes = engine, free_bytes
         self._texts: list[Text] = []
 
@@ -63,10 +64,12 @@ class Slots:
         """Host memory of all kept texts."""
         return size_bytes(self._texts)
 
-    def bring(self, prompt_ids: Sequence[int], cancel: Callable[[], bool] = lambda: False) -> Iterator[Moving]:
+    def bring(
+        self, prompt_ids: Sequence[int], cancel: Callable[[], bool] = lambda: False, *, room: int = 0
+    ) -> Iterator[Moving]:
         """Before a prompt is read: keep what that would push out, and bring back what is kept of the prompt.
 
-        Yields after every block. `cancel` ends it early; what came counts.
+        Yields after every block. `cancel` ends it early; what came counts. `room`: see `Engine.refilled`.
         """
         total, held = len(prompt_ids) - 1, self._engine.cached_prefix(prompt_ids)
         if len(prompt_ids) + LONGEST_ROUND > self._engine.context:
@@ -79,7 +82,7 @@ class Slots:
         if found is None:
             return
         self._used(found)
-        for moving in self._restore(found, shared) if shared - held >= LEAST_TOKENS else ():
+        for moving in self._restore(found, shared, room) if shared - held >= LEAST_TOKENS else ():
             if cancel():
                 return
             yield moving
@@ -149,9 +152,10 @@ class Slots:
 
     # -------------------- back into the cache
 
-    def _restore(self, text: Text, length: int) -> Iterator[Moving]:
+    def _restore(self, text: Text, length: int, room: int) -> Iterator[Moving]:
         contents = chain(text.beside, (rows for block in text.blocks for rows in block.layers))
-        with self._engine.refilled(text.token_ids[:length], logged=text.first_query + QUERY_LOG) as cache:
+        logged = text.first_query + QUERY_LOG
+        with self._engine.refilled(text.token_ids[:length], logged=logged, room=room) as cache:
             yield from fill(cache, length, [block.tokens for block in text.blocks], contents)
 
 

@@ -101,14 +101,6 @@ class LoadedModel:
         return sum(p.nbytes for p in self.module.parameters())
 
     @property
-    def pass_bytes(self) -> int:
-        """Bytes of the parameters that a pass reads: all but embeddings that are not the output layer's weights too."""
-        module = cast(Any, self.module)
-        used = {id(part) for part in module.get_output_embeddings().parameters()}
-        apart = [part.nbytes for part in module.get_input_embeddings().parameters() if id(part) not in used]
-        return self.weight_bytes - int(sum(apart))
-
-    @property
     def experts(self) -> Experts | None:
         """The experts of a mixture, which are as wide as computation; None: it is none."""
         return experts_of(self.module, cast(PreTrainedConfig, self.module.config))

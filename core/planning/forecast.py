@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from core.caches.base import KVShape
-from core.config import SpeculationConfig
+from core.config import MOST_GUESSES_BELOW
 from core.decoding.adaptive import PassCost, best_gamma, cost_per_token
 from core.models.loader import ModelDims
 from core.models.param_count import UNQUANTISED_BITS
@@ -229,7 +229,7 @@ def predict(plan: Plan, rates: Bandwidths, acceptance: Acceptance, context: int 
     gamma1, guess = 0, retrieval.of(0)
     if reads.draft is not None:
         guess = pass_cost(device, reads.draft, rates).of(0)
-        gamma1 = best_gamma(acceptance.level1, guess, retrieval, SpeculationConfig().max_gamma1)
+        gamma1 = best_gamma(acceptance.level1, guess, retrieval, MOST_GUESSES_BELOW)
         guess = cost_per_token(acceptance.level1, guess, retrieval, gamma1)
     gamma2 = best_gamma(acceptance.level2, guess, full, plan.at(context).most_guesses)
     plain, choosing = full.of(0), choosing_seconds(reads)

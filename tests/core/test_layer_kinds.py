@@ -91,7 +91,7 @@ def test_layers_without_keys_of_their_own_read_those_of_an_earlier_layer_again(f
     assert answer(engine, prompt, "autoregressive").token_ids == written(stock, prompt)
     full = engine.full_cache
     shape, block = full.shape, engine.plan.sizes.block_rows(2048)
-    assert (shape.num_layers, len(shape.full_layers), engine.info.target_layers) == (3, 1, 6)
+    assert (shape.num_layers, len(shape.full_layers), engine.target.dims.num_layers) == (3, 1, 6)
     assert full.link_bytes == 2 * ((full.length - KEPT_ROWS) // block) * block * shape.layer_bytes > 0
     assert full.nbytes == 2 * full.length * shape.layer_bytes + shape.window_bytes(full.length)
     assert shape.window_bytes(500) == 15 * (1 + 3) * shape.window_layer_bytes  # of two layers, one is read three times

@@ -1,9 +1,12 @@
 """An engine begins with all layers resident, and moves some away when a prompt needs the room; texts stay the same."""
 
 import gc
+import itertools
 import weakref
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +17,14 @@ from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.errors import NotEnoughMemory
 from core.generation.decode_loop import LONGEST_ROUND
-from core.generation.events import Finished, PrefillProgress
+from core.generation.events import Finished, PrefillProgress, RoundDone
 from core.generation.levels import Levels
 from core.generation.placement import Placement
 from core.generation.prefill import Prefill
 from core.generation.together import Question
+from core.kv_store.engine_store import BookStore
+from core.kv_store.folder import BookFolder
+from core.kv_store.slots import Slots
 from core.ops.graphs import Graphs
 from tests.core.cuda_stubs import pretended_gpu
 from tests.core.toys import ends, last_event, random_prompt, tiny_engine
@@ -74,6 +80,23 @@ def test_a_text_that_is_read_gets_room_for_talk_behind_it(engine: Engine) -> Non
     list(engine.read(book))
     assert where(engine) == (2048, 1)
     assert answered(engine, [*book, 5, 6]).reused_tokens >= len(book) - 10
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_text_comes_back_where_its_answer_has_room(engine: Engine, saved: bool, tmp_path: Path) -> None:
+    """Elsewhere it would be read again: another layout is empty."""
+    endless, slots, store = replace(CONFIG, max_new_tokens=MOST), Slots(engine), BookStore(engine, BookFolder(tmp_path))
+    list(engine.read([*SHORT, 0]))
+    if saved:
+        list(store.keep(store.read_book(SHORT, ["book"], 9.0)))
+    for text in (OTHER, SHORT):
+        prompt = [*text, 5, 6]
+        room = len(prompt) + MOST
+        list(store.fetch(prompt, room=room) if saved else slots.bring(prompt, room=room))
+        with closing(engine.generate(prompt, endless)) as events:
+            first, *_ = itertools.takewhile(lambda event: not isinstance(event, RoundDone), events)
+    assert isinstance(first, PrefillProgress) and first.reused_tokens >= len(SHORT) - 10
+    assert where(engine) == (2048, 1)
 
 
 def test_races_and_questions_together_find_their_room(engine: Engine) -> None:

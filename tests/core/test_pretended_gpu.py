@@ -62,7 +62,7 @@ def waiting_in_a_recording(x: torch.Tensor) -> object:
     [
         (lambda x: x + torch.ones(3), RuntimeError, "same device"),
         (lambda x: torch.cat((x, torch.ones(3))), RuntimeError, "same device"),
-        (lambda x: torch.multinomial(x, 1, generator=torch.Generator()), RuntimeError, "generator"),
+        (lambda x: torch.rand(1, generator=torch.Generator(), device=x.device), RuntimeError, "generator"),
         (lambda x: x.numpy(), TypeError, "numpy"),
         (without_a_kernel, NotImplementedError, "CUDA"),
         (flash_in_32_bits, AssertionError, "fp16"),

@@ -134,7 +134,7 @@ class Drawing:
             query_window=rng.choice((1, 4, 8, 24)),
             neighbor_bonus=rng.choice((0.0, 0.5, 1.0)),
             reselect_interval=rng.choice((1, 4, 8, 32)),
-            policy=rng.choice(("landmark", "landmark", "attention")),
+            policy=rng.choice(("verification", "landmark", "attention")),
         )
 
     def setup(self) -> Setup:

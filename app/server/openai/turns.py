@@ -79,7 +79,8 @@ class Turns:
         if isinstance(request, TextBody):
             check_known(engine, prompt.ids)
         end, before = prompt.boundary, text.decode(prompt.written)
-        yield from books.fetch(self._session, [*prompt.ids, *prompt.written], engine, cancel)
+        most = request.config.max_new_tokens
+        yield from books.fetch(self._session, [*prompt.ids, *prompt.written], engine, cancel, most)
         for event in answers(engine, prompt, request, cancel):
             match event:
                 case PrefillProgress() if end:

@@ -214,7 +214,7 @@ FAULTS: dict[str, tuple[tuple[str, str, str], ...]] = {  # by file: name, what s
     ),
     "core/generation/levels.py": (
         ("comparison looks at the best two tokens", "logits[list(tokens)].min()", "logits.topk(2).values.min()"),
-        ("two lossy lanes share a cache", "lane=before[config.method])", "lane=0)"),
+        ("two lossy lanes share a cache", "lane=lane))", "lane=0))"),
     ),
     "core/generation/interleave.py": (
         (

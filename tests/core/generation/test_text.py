@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from core.generation.session import Conversation
 from core.generation.text import ChatText, StopWatcher, StreamDecoder, Turn
 from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
+from tests.core.toys import Letters
 
 TOKENIZER = load_tokenizer(find("harbour").target)
 EOS = frozenset({TOKENIZER.eos_token_id})
@@ -96,6 +98,17 @@ def test_streamed_pieces_join_to_the_text_and_never_split_a_character(text: str)
     pieces = [stream.push(token) for token in ids]
     assert "".join(pieces) + stream.flush() == TEXT.decode(ids) == text
     assert "\ufffd" in text or not any("\ufffd" in piece for piece in pieces)
+
+
+def test_a_word_behind_a_special_token_keeps_its_space() -> None:
+    """Tokenizers as Llama 2's drop the space of what they decode first."""
+
+    class Words(Letters):
+        def decode(self, token_ids: Sequence[int]) -> str:
+            return "".join(("", " light", " house")[token] for token in token_ids).removeprefix(" ")
+
+    stream = StreamDecoder(Words())
+    assert [stream.push(token) for token in (0, 1, 0, 0, 2)] == ["", "light", "", "", " house"]
 
 
 def test_a_character_cut_off_by_the_end_is_flushed_as_a_replacement() -> None:

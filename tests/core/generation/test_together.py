@@ -176,11 +176,12 @@ def test_stopping_all_ends_those_that_run_and_begins_no_others(engine: Engine) -
 # -------------------- how many
 
 
-def test_what_cannot_be_joined_is_answered_one_by_one_with_the_reason(engine: Engine) -> None:
-    stock = tiny_engine(context=2048)
-    chosen = stock.together(questions("triforce"))
-    assert chosen.value == 1 and "as if it were alone" in chosen.because
-    assert_as_alone(stock, questions("triforce", lengths=(4, 6)))
+def test_what_cannot_be_joined_is_answered_one_by_one_with_the_reason(engine: Engine, backend: Backend) -> None:
+    away = tiny_engine(backend=backend, placement="split", cpu_attention_share=0.0)
+    for other, reason in ((tiny_engine(), "as if it were alone"), (away, "host memory")):
+        chosen = other.together(questions("triforce"))
+        assert chosen.value == 1 and reason in chosen.because
+        assert_as_alone(other, questions("triforce", lengths=(4, 6)))
     assert "lossy" in engine.together(questions("streamingllm")).because
     assert engine.together(questions("triforce")[:1]).value == 1
 
@@ -195,3 +196,5 @@ def test_no_more_are_together_than_memory_holds(engine: Engine, fit: int, number
     free = int((plan.total_bytes + (fit + 0.5) * each) / 0.9)
     small._placement.plan = replace(plan, rig=Rig(machine=replace(plan.rig.machine, free_ram_bytes=free)))
     assert small.together(asked).value == number
+    endless = [one._replace(config=replace(one.config, max_new_tokens=1 << 30)) for one in asked]
+    assert engine.together(endless).value == 5, "none takes more than the context"

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from core.errors import BookFolderFull, UnknownBook
 from core.kv_store import bookfile, folder
-from core.kv_store.bookfile import SUFFIX, BookWriter, Label, Part
+from core.kv_store.bookfile import SUFFIX, BookReader, BookWriter, Label, Part
 from core.kv_store.folder import BookFolder, BookFolderSettings
 
 FAMILY, TOKENS = "ab" * 32, 40
@@ -85,8 +85,13 @@ def test_the_book_that_shares_most_is_found(shelf: BookFolder) -> None:
     assert shelf.find("cd" * 32, wanted) is None and shelf.find(FAMILY, tokens_of(9).tolist()) is None
 
 
-def test_every_flipped_bit_and_every_cut_is_noticed(shelf: BookFolder) -> None:
-    path = write(shelf)
+def test_every_flipped_bit_and_every_cut_is_noticed(shelf: BookFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is closed before it is removed, as Windows wants it."""
+    path, remove, still_open = write(shelf), Path.unlink, set[int]()
+    opened, close = BookReader._opened, BookReader.close
+    monkeypatch.setattr(BookReader, "_opened", lambda self: (opened(self), still_open.add(id(self)))[0])
+    monkeypatch.setattr(BookReader, "close", lambda self: (still_open.discard(id(self)), close(self))[1])
+    monkeypatch.setattr(Path, "unlink", lambda self: still_open or remove(self))
     content = path.read_bytes()
     header, end = 8 + int.from_bytes(content[:8], "little"), len(content)
     flips = [*range(0, header, 13), content.index(b"toy"), *range(header, end, 211), end - 3]

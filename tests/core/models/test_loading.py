@@ -21,6 +21,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma2Config, Lla
 from core.config import EngineConfig, SamplingParams
 from core.engine import Engine
 from core.errors import InvalidSetting, LoadingStopped
+from core.kv_store.identity import family_of
 from core.models.hub.catalog import find
 from core.models.linear import (
     MOST_ROWS,
@@ -248,7 +249,7 @@ def test_answers_behind_such_a_prompt_are_exact_and_its_rows_are_no_others(tmp_p
             ended = [answer(engine, prompt, m, 16, sampling=sampling, seed=3) for m in ("autoregressive", "retrieval")]
             assert all(one.exact for one in ended)
             assert temperature or ended[0].token_ids == ended[1].token_ids
-        assert exact.family(None).digest != engine.family(None).digest
+        assert family_of(exact).digest != family_of(engine).digest
         assert "reading in bfloat16" in engine.info.weights
 
 
