@@ -18,12 +18,13 @@ from app.runtime.options import engine_config
 from app.runtime.versions import versions
 from core.config import EngineConfig
 from core.decoding.registry import METHODS
+from core.engine_builder import PairFiles
 from core.errors import CoreError, NotEnoughMemory
 from core.models.hub.catalog import find, is_here
-from core.models.hub.draft_selection import AUTO, NONE, pair
+from core.models.hub.draft_selection import AUTO, NONE
 from core.models.hub.shapes import find_shape
 from core.models.hub.store import weight_files
-from core.models.loader import ModelDims, read_config
+from core.models.loader import ModelDims, read_config, read_dims
 from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
 from core.ops.compilers import INSTALL
 from core.planning.composition import compose, tiers_of
@@ -137,7 +138,7 @@ def narrower(subject: Subject, plan: Plan, config: EngineConfig) -> str:
 
 
 def find_subject(name: str, draft: str = AUTO) -> Subject:
-    """The model by its name, its folder, or its config.json, with its draft.
+    """The model by its name, its folder, or its config.json, with its draft; of files that are here as they are loaded.
 
     Raises:
         UnknownModel, DamagedAssets, UnsupportedModel.
@@ -146,13 +147,21 @@ def find_subject(name: str, draft: str = AUTO) -> Subject:
     if file.is_file() and file.suffix == ".json":
         return Subject(file.name, "a configuration, without weights", size_of(read_config(file), file.name))
     if shape is not None and not (file / "config.json").is_file() and not is_here(name):
-        drafting = find_shape(draft) if draft not in (AUTO, NONE) else shape.draft if draft == AUTO else None
-        return Subject(shape.name, shape.description, shape.size(), drafting.size().dims if drafting else None)
+        own = shape.draft.size().dims if shape.draft else None
+        return Subject(shape.name, shape.description, shape.size(), own if draft == AUTO else draft_dims(draft))
     entry = find(name)
-    has_files = bool(weight_files(entry.target))
-    entry = pair(name, draft) if has_files else entry
-    target, small = size_in(entry.target, entry.overrides), size_in(entry.draft).dims if entry.draft else None
-    return Subject(entry.name, entry.description, target, small, entry.acceptance, has_files=has_files)
+    if not weight_files(entry.target):
+        return Subject(entry.name, entry.description, size_in(entry.target))
+    files = PairFiles.find(name, draft)
+    return Subject(entry.name, entry.description, files.size(), files.draft, entry.acceptance, has_files=True)
+
+
+def draft_dims(name: str) -> ModelDims | None:
+    """A wanted draft's, which need not be here; None: none is wanted. Raises UnknownModel."""
+    if name == NONE:
+        return None
+    shape = find_shape(name)
+    return shape.size().dims if shape else read_dims(find(name).target)
 
 
 def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig: Rig) -> EngineConfig:
@@ -310,7 +319,7 @@ def plan_lines(sizes: dict[str, Any], subject: Subject, plan: Plan) -> list[str]
     kv, here = sizes["kv_bytes_per_token"], sizes["kv_bytes_per_token_here"]
     weights = " / ".join(f"{target.weight_bytes(bits) / GIB:.1f}" for bits in (16, 8, 4))
     width = "" if here == kv else f", {here / 1024:.0f} KiB as kept here"
-    stored = not plan.on_gpu and plan.bits.value == 32 and plan.rig.machine.compiles
+    stored = plan.packs and plan.bits.value == 32
     kept = "as stored: the compiled kernel multiplies with them as their file has them, sums have 32 bits"
     shown = [
         f"Model      {subject.name}: {subject.description}",
