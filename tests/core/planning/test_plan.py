@@ -26,6 +26,7 @@ from core.planning.sizes import (
     DRAFTING_WEIGHTS,
     EMBEDDINGS,
     RUNTIME_BYTES,
+    STREAMING,
     TARGET_WEIGHTS,
     PlanRow,
     kv_bytes_per_token,
@@ -120,6 +121,9 @@ def test_of_several_gpus_each_has_its_share_and_the_fullest_decides() -> None:
     assert first.rows == plan.rows and set(second.rows) < set(first.rows), "all else is on each"
     each = RUNTIME_BYTES, *(row.size_bytes for row in plan.host_rows)
     assert [row.size_bytes for row in host.rows] == [2 * size for size in each], "each process has its own"
+    plan = make_plan(target, draft.dims, EngineConfig(context=8192, num_gpus=2, device="cpu"), machine)
+    (memory,) = tiers_of(plan)
+    assert memory.used_bytes == 2 * plan.total_bytes - plan.bytes_of(DRAFT_WEIGHTS) - plan.bytes_of(STREAMING)
 
 
 # -------------------- what is chosen
