@@ -55,6 +55,7 @@ ask a.pdf -q Who? --questions f.json | not allowed with
 ask a.pdf -q Who? --port 80 | --port 80
 ask a.pdf -q Who? --max-tokens=5 | --max-tokens=5; did you mean --max-new-tokens? See
 ask a.pdf -q \udcff | not UTF-8
+ask a.pdf -q x --data-dir= | --data-dir: a name is empty
 --temperature 0 ask a.pdf -q x | the command 'ask' stands before its options
 race f -q x --remote http://x | --remote
 doctor --context 5 ask | unrecognized arguments: ask. See
