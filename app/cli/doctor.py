@@ -61,12 +61,7 @@ class Subject:
     target: ModelSize
     draft: ModelDims | None = None
     measured: tuple[float, float] | None = None  # acceptance of both levels
-    given: Acceptance | None = None
     has_files: bool = False  # False: only sizes are known
-
-    def planned(self, config: EngineConfig, rig: Rig) -> Plan:
-        """Its plan on a machine. Raises what `compose` raises."""
-        return compose(self.target, self.draft, config, rig)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,9 +72,7 @@ def run(args: argparse.Namespace) -> int:
     """
     config = replace(engine_config(args), gpu_memory_gib=None)  # which is that of a described machine
     subject = find_subject(config.model, config.draft_model)
-    if args.acceptance is not None:
-        first, second = args.acceptance
-        subject = replace(subject, given=Acceptance(first, second, "as given"))
+    given = Acceptance(args.acceptance[0], args.acceptance[1], "as given") if args.acceptance else None
     rig = make_rig(
         this_machine(),
         assume=args.assume,
@@ -89,16 +82,21 @@ def run(args: argparse.Namespace) -> int:
         gpu=described_gpu(args.gpu) if args.gpu is not None else None,
     )
     count = max(1, len(rig.machine.gpus)) if rig.kind is not None else config.num_gpus
-    config = with_budget(replace(config, num_gpus=count), args.budget, subject, rig)
+    config = replace(config, num_gpus=count)
+    if args.budget is not None:
+        config = replace(config, retrieval=replace(config.retrieval, budget=args.budget, grows=False))
+    elif given is None and subject.measured is None and (rig.assumed or not subject.has_files):
+        config = replace(config, retrieval=replace(config.retrieval, budget=PUBLISHED_BUDGET))
     try:
-        plan = subject.planned(config, rig)
+        plan = compose(subject.target, subject.draft, config, rig)
     except NotEnoughMemory as error:
         known = not rig.assumed or args.host_memory is not None
         if error.largest_context is None or not rig.machine.gpus or known:
             raise
         here = f"{error.hint.removesuffix('.')}, or tell that machine's --host-memory: it was taken to be as here."
         raise NotEnoughMemory(error.problem, hint=here, largest_context=error.largest_context) from None
-    expected = forecast(subject, plan)
+    budget = plan.config.retrieval.budget
+    expected = forecast(plan, given or usual_acceptance(subject.name, subject.measured, budget))
     told = report(subject, plan, expected) | {"proposal": "" if args.bits else narrower(subject, plan, config)}
     if args.json:
         print_json(told)
@@ -107,9 +105,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def forecast(subject: Subject, plan: Plan) -> list[Prediction]:
+def forecast(plan: Plan, acceptance: Acceptance) -> list[Prediction]:
     """How fast a plan answers, by length of text; that at the planned context comes last."""
-    acceptance = subject.given or usual_acceptance(subject.name, subject.measured, plan.config.retrieval.budget)
     rates, planned = bandwidths(plan), plan.context.value
     lengths = (*(length for length in TOLD_LENGTHS if length < planned), planned)
     return [predict(plan, rates, acceptance, length) for length in lengths]
@@ -124,7 +121,8 @@ def narrower(subject: Subject, plan: Plan, config: EngineConfig) -> str:
         if bits >= plan.bits.value:
             return ""
         try:
-            other = subject.planned(replace(config, context=plan.context.value, bits=bits), plan.rig)
+            narrow = replace(config, context=plan.context.value, bits=bits)
+            other = compose(subject.target, subject.draft, narrow, plan.rig)
         except CoreError:
             continue
         if other.placement.value == "resident" and not resident:
@@ -162,20 +160,6 @@ def draft_dims(name: str) -> ModelDims | None:
         return None
     shape = find_shape(name)
     return shape.size().dims if shape else read_dims(find(name).target)
-
-
-def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig: Rig) -> EngineConfig:
-    """Set the requested retrieval budget; with published acceptance and nothing to run here, the published budget.
-
-    Raises:
-        InvalidSetting: an invalid budget.
-    """
-    imagined = subject.given is None and subject.measured is None and (rig.assumed or not subject.has_files)
-    if budget is not None:
-        return replace(config, retrieval=replace(config.retrieval, budget=budget, grows=False))
-    if imagined:
-        return replace(config, retrieval=replace(config.retrieval, budget=PUBLISHED_BUDGET))
-    return config
 
 
 # -------------------- for programs
