@@ -151,10 +151,13 @@ text {night} --pages 2 | has 1 page.
 doctor --context 999999 | reads at most 131,072. Use --context 131072
 doctor --model nope.json | no model 'nope.json'
 doctor --assume 3x7900xt | 3x7900xt
+doctor --assume 0x4090 | 0x4090
+doctor --host-memory nan | --host-memory nan
 doctor --assume m3-max | is no NVIDIA GPU: it has no CUDA
 doctor --gpu "RX 7900 XTX,24,960,25" | is no NVIDIA GPU
 doctor --assume 1x4090 --gpu X,24,1008,25 | described twice
 doctor --assume cpu --gpus 2 | described twice
+doctor --assume 4090 --gpu-memory 24 | described twice
 doctor --gpu X,24,1008 | describes no GPU
 doctor --gpu X,24,-1,25 | describes no GPU
 doctor --gpu-memory -1 | --gpu-memory -1
