@@ -234,5 +234,7 @@ def predict(plan: Plan, rates: Bandwidths, acceptance: Acceptance, context: int 
     gamma2 = best_gamma(acceptance.level2, guess, full, plan.at(context).most_guesses)
     plain, choosing = full.of(0), choosing_seconds(reads)
     verified = replace(full, base=full.base + choosing, beside=full.beside + choosing)
-    fast = cost_per_token(acceptance.level2, guess, verified, gamma2) if gamma2 else plain
+    fast = cost_per_token(acceptance.level2, guess, verified, gamma2)
+    if not gamma2 or fast >= plain:
+        gamma2, fast = 0, plain
     return Prediction(context, rates, acceptance, reads, 1e3 * plain, 1e3 * fast, gamma1, gamma2)
