@@ -70,6 +70,8 @@ def test_a_config_file_is_enough(run: Run, tmp_path: Path) -> None:
         assert report["sizes"]["parameters"] == 2 * 1000 * 512 + 4 * (4 * 512**2 + 3 * 512 * 1024) + 9 * 512
         assert report["plan"]["bits"]["value"] == 4 and not report["sizes"]["files_here"]
         assert report["prediction"]["acceptance2"] == 0.9 and report["prediction"]["acceptance_because"] == "as given"
+    (tmp_path / "picture.json").write_text('{"model_type": "lxmert"}')
+    assert "is no text model" in run("doctor", "--model", tmp_path / "picture.json", code=1).error
     folder = run("doctor", "--model", tmp_path, "--context", 1024, "--budget", 512, "--json").json
     assert folder["sizes"] == report["sizes"]
     assert "this plan's budget is 512" in folder["prediction"]["acceptance_because"]
