@@ -39,7 +39,9 @@ PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1",
 
 def main(argv: Sequence[str]) -> int:
     """Run one command line. Returns 0 done, 1 the user's situation, 2 wrong usage, 130 interrupted."""
-    sys.stdin = sys.stdin or io.TextIOWrapper(io.BytesIO())  # it was closed
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed, or there is no console, as with pythonw
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     args = parse_arguments(argv, TOOLS)
     try:
         prepare_environment(argv, use_venv=args.venv, device=args.device)
