@@ -303,7 +303,6 @@ def plan_lines(sizes: dict[str, Any], subject: Subject, plan: Plan) -> list[str]
     kv, here = sizes["kv_bytes_per_token"], sizes["kv_bytes_per_token_here"]
     weights = " / ".join(f"{target.weight_bytes(bits) / GIB:.1f}" for bits in (16, 8, 4))
     width = "" if here == kv else f", {here / 1024:.0f} KiB as kept here"
-    stored = plan.packs and plan.bits.value == 32
     kept = "as stored: the compiled kernel multiplies with them as their file has them, sums have 32 bits"
     shown = [
         f"Model      {subject.name}: {subject.description}",
@@ -312,7 +311,7 @@ def plan_lines(sizes: dict[str, Any], subject: Subject, plan: Plan) -> list[str]
         f"Device     {plan.device.value}: {plan.device.because}",
         f"Precision  {plan.precision}: {plan.dtype.because}",
         f"Cache      {str(plan.kv.value or plan.dtype.value).removeprefix('torch.')}: {plan.kv.because}",
-        f"Weights    {kept if stored else f'{plan.bits.value} bits: {plan.bits.because}'}",
+        f"Weights    {kept if plan.as_stored else f'{plan.bits.value} bits: {plan.bits.because}'}",
         f"Self-draft {plan.self_draft_bits.value} bits: {plan.self_draft_bits.because}",
     ]
     if chosen:

@@ -309,6 +309,7 @@ UNDIVIDED = replace(sizes_of(QWEN)[0], divisible=False)
     ("code", "model", "machine", "settings", "problem", "hint"),
     [
         (1, LARGE, card(), {}, "lies beside them need .* at 16 bits", WITH_4.replace("4", "8")),
+        (1, SMALL, replace(KERNEL, free_ram_bytes=GIB // 2), {}, "beside them need .* as they are stored", SMALLER),
         (1, LLAMA, card(9), {}, "weights", WITH_4),
         (1, LARGE, card(4), {}, "weights", SMALLER),
         (1, LARGE, card(9), {"bits": 4, "budget": 1024}, "weights", SMALLER),
