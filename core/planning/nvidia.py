@@ -69,8 +69,6 @@ def ask_driver() -> DriverAnswer:
 
 
 def _smi() -> str | None:
-    if SYSTEM == "darwin":
-        return None
     return shutil.which("nvidia-smi") or (str(WSL_SMI) if WSL_SMI.is_file() else None)
 
 
