@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         prepare_environment(argv, use_venv=args.venv, device=args.device)
         prepare_process(offline=args.offline)
         tell_unused_gpu(args)
-        code = hand_over(args)
+        code: int = importlib.import_module(args.module).run(args)  # the command's or the app's, imported only now
         sys.stdout.flush()
         return code
     except CoreError as error:
@@ -83,12 +83,6 @@ def tell_unused_gpu(args: argparse.Namespace) -> None:
     unused = nvidia.unused_gpu()
     if unused is not None:
         print(f"note: {unused.because} {unused.hint}", file=sys.stderr, flush=True)
-
-
-def hand_over(args: argparse.Namespace) -> int:
-    """Run the command or the app: `run` of its module, imported only now."""
-    code: int = importlib.import_module(args.module).run(args)
-    return code
 
 
 if __name__ == "__main__":

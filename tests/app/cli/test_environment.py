@@ -5,6 +5,7 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -225,7 +226,8 @@ def test_the_first_line_of_a_start_tells_of_a_gpu_that_torch_cannot_use(
     if driver is not None:
         put_smi(tmp_path / "bin", answer(driver))
     monkeypatch.setattr(launch, "prepare_environment", lambda *_, **__: None)
-    monkeypatch.setattr(launch, "hand_over", lambda args: print("handed over", file=sys.stderr) or 0)
+    handed_over = SimpleNamespace(run=lambda args: print("handed over", file=sys.stderr) or 0)
+    monkeypatch.setattr(importlib, "import_module", lambda name: handed_over)
 
     def told(*argv: str) -> list[str]:
         assert launch.main(argv) == 0
