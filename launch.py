@@ -39,13 +39,15 @@ PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1",
 
 def main(argv: Sequence[str]) -> int:
     """Run one command line. Returns 0 done, 1 the user's situation, 2 wrong usage, 130 interrupted."""
-    sys.stdin = sys.stdin or io.TextIOWrapper(io.BytesIO())  # it was closed
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed, or there is no console, as with pythonw
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     args = parse_arguments(argv, TOOLS)
     try:
         prepare_environment(argv, use_venv=args.venv, device=args.device)
         prepare_process(offline=args.offline)
         tell_unused_gpu(args)
-        code = hand_over(args)
+        code: int = importlib.import_module(args.module).run(args)  # the command's or the app's, imported only now
         sys.stdout.flush()
         return code
     except CoreError as error:
@@ -81,12 +83,6 @@ def tell_unused_gpu(args: argparse.Namespace) -> None:
     unused = nvidia.unused_gpu()
     if unused is not None:
         print(f"note: {unused.because} {unused.hint}", file=sys.stderr, flush=True)
-
-
-def hand_over(args: argparse.Namespace) -> int:
-    """Run the command or the app: `run` of its module, imported only now."""
-    code: int = importlib.import_module(args.module).run(args)
-    return code
 
 
 if __name__ == "__main__":

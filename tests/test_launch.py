@@ -130,14 +130,15 @@ def test_a_command_ends_as_it_should(run: Run, ask: str, status: int, told: str)
     assert done.returncode == status and done.stderr.startswith(told) and bool(done.stderr) == bool(told)
 
 
-def test_a_full_disk_and_a_closed_input_are_no_traceback(run: Run, checkout: Path) -> None:
+def test_a_full_disk_and_closed_streams_are_no_traceback(run: Run, checkout: Path) -> None:
     run(*ASK, ask="import sys; print(sys.stdin.read() + 'word'); return 0")
     command = [sys.executable, str(checkout / "launch.py"), *ASK]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-    done = subprocess.run(f"{shlex.join(command)} <&-", shell=True, capture_output=True, text=True)
-    assert done.stdout == "word\n" and not done.stderr
+    for closed, written in (("<&-", "word\n"), (">&-", ""), ("2>&- >&-", "")):
+        done = subprocess.run(f"{shlex.join(command)} {closed}", shell=True, capture_output=True, text=True, input="")
+        assert (done.returncode, done.stdout, done.stderr) == (0, written, "")
 
 
 def test_a_closed_pipe_is_quiet(run: Run, checkout: Path) -> None:

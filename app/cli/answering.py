@@ -119,8 +119,14 @@ class NotWritten(NotPossibleHere):
     has_results = True
 
 
-def no_answer(finished: Finished) -> str:
-    """A line for people where there is nothing to read, or not all of it."""
+def closing_lines(finished: Finished) -> str:
+    """An answer's figures for people, behind a line where there is nothing to read, or not all of it."""
+    if not finished.stats.new_tokens:  # of a text that was perhaps not read to its end, either
+        return "Stopped."
+    return f"{_no_answer(finished)}{_summary_line(finished)}"
+
+
+def _no_answer(finished: Finished) -> str:
     if finished.stop_reason == "cancelled":
         return "Stopped.\n"
     if finished.stop_reason == "repeating":
@@ -130,8 +136,7 @@ def no_answer(finished: Finished) -> str:
     return "" if finished.text.strip() else "The answer is white space alone.\n"
 
 
-def summary_line(finished: Finished) -> str:
-    """One answer's figures for people."""
+def _summary_line(finished: Finished) -> str:
     stats = finished.stats
     thought = f", {stats.thought_tokens} of them thought" if stats.thought_tokens else ""
     parts = [f"{stats.new_tokens} tokens{thought}", f"{stats.tokens_per_second or 0:.1f} tokens/s"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.answering import INTERRUPTED, answers, no_answer, stoppable, summary_line
+from app.cli.answering import INTERRUPTED, answers, closing_lines, stoppable
 from app.cli.opening import Opening, opened
 from app.cli.output import print_json
 from app.cli.reading import name_of
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         for finished in answers(engine, asked, questions if many else [""], shown=not args.json):
             done.append(opening.added_to(finished) if opening and not done else finished)
             if not args.json:
-                print(f"\n{no_answer(finished)}{summary_line(done[-1])}", file=sys.stderr, flush=True)
+                print(f"\n{closing_lines(done[-1])}", file=sys.stderr, flush=True)
         if args.json:
             asked_of = questions if args.questions else ()
             print_json(document(engine.info, opening, asked_of, done, prompts if args.token_ids else ()))

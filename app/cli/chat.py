@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from app.cli.answering import answers, no_answer, stoppable, summary_line
+from app.cli.answering import answers, closing_lines, stoppable
 from app.cli.opening import OpenText, opened
 from app.cli.reading import STDIN
 from app.context.context_documents import Library
@@ -122,7 +122,7 @@ class Chat:
         for line in page_lines(finished.text, text.library):
             print(line)
         sys.stdout.flush()
-        print(f"{no_answer(finished)}{summary_line(finished)}\n", file=sys.stderr, flush=True)
+        print(f"{closing_lines(finished)}\n", file=sys.stderr, flush=True)
 
     def _race(self, question: str) -> None:
         """Plain decoding against the usual method; "": the last question again. The conversation stays as it is."""

@@ -34,6 +34,13 @@ def question(text: str) -> str:
         raise ArgumentTypeError(f"{name!r} is not UTF-8 text (byte {error.start})") from None
 
 
+def file_name(text: str) -> Path:
+    """A file or folder. No name at all, as of a variable that is not set, would be the folder of the shell."""
+    if not text:
+        raise ArgumentTypeError("a name is empty: name a file or folder")
+    return Path(text)
+
+
 def port_number(text: str) -> int:
     """1 to 65535."""
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
@@ -164,7 +171,7 @@ COMMON = group(
     option("--attention", "(default: the fastest)", RARE, choices=ATTENTION, default="auto"),
     flag("--no-graphs", "launch CUDA kernels one by one", RARE),
     option("--cpu-attention-share F", "of what lies in host memory, 0 to 0.9 (default: measured)", RARE, type=float),
-    option("--data-dir DIR", "where settings and prefilled books are kept", "app", type=Path),
+    option("--data-dir DIR", "where settings and prefilled books are kept", "app", type=file_name),
     VENV,
 )
 REMOTE = group(
@@ -207,7 +214,7 @@ SAVED = option("--saved", "keep the read text (default: if it took long)", actio
 EFFORTS = ("on", "off", "low", "medium", "high")
 THINKING = option("--thinking", "before the answer (default: as the model is set up)", choices=EFFORTS)
 FILES: tuple[Row, ...] = (
-    option("files FILE...", f"{EACH}; - is what is piped in", nargs="+", type=Path),
+    option("files FILE...", f"{EACH}; - is what is piped in", nargs="+", type=file_name),
     flag("--ocr", "recognise text on pages that are pictures, keep it"),
 )
 ANSWERING: tuple[Row, ...] = (
@@ -221,7 +228,7 @@ ANSWERING: tuple[Row, ...] = (
     option("--max-new-tokens N", "(default: 256)", type=int, default=256),
     THINKING,
 )
-QUESTIONS = option("--questions FILE.json", "many questions, one reading of the text", type=Path)
+QUESTIONS = option("--questions FILE.json", "many questions, one reading of the text", type=file_name)
 NO_VENV = group("common options", VENV)
 
 COMMANDS = (
@@ -241,7 +248,9 @@ COMMANDS = (
         "methods in fair turns: speeds, acceptance, equality",
         one_of(ASKED, required=True),
         METHODS,
-        option("--report F.html", "keep the proof card of the race, and its figures as F.json beside it", type=Path),
+        option(
+            "--report F.html", "keep the proof card of the race, and its figures as F.json beside it", type=file_name
+        ),
         TOKEN_IDS,
         JSON,
         *ANSWERING,

@@ -18,12 +18,13 @@ from app.runtime.options import engine_config
 from app.runtime.versions import versions
 from core.config import EngineConfig
 from core.decoding.registry import METHODS
+from core.engine_builder import PairFiles
 from core.errors import CoreError, NotEnoughMemory
 from core.models.hub.catalog import find, is_here
-from core.models.hub.draft_selection import AUTO, NONE, pair
+from core.models.hub.draft_selection import AUTO, NONE
 from core.models.hub.shapes import find_shape
 from core.models.hub.store import weight_files
-from core.models.loader import ModelDims, read_config
+from core.models.loader import ModelDims, read_config, read_dims
 from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
 from core.ops.compilers import INSTALL
 from core.planning.composition import compose, tiers_of
@@ -60,12 +61,7 @@ class Subject:
     target: ModelSize
     draft: ModelDims | None = None
     measured: tuple[float, float] | None = None  # acceptance of both levels
-    given: Acceptance | None = None
     has_files: bool = False  # False: only sizes are known
-
-    def planned(self, config: EngineConfig, rig: Rig) -> Plan:
-        """Its plan on a machine. Raises what `compose` raises."""
-        return compose(self.target, self.draft, config, rig)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,9 +72,7 @@ def run(args: argparse.Namespace) -> int:
     """
     config = replace(engine_config(args), gpu_memory_gib=None)  # which is that of a described machine
     subject = find_subject(config.model, config.draft_model)
-    if args.acceptance is not None:
-        first, second = args.acceptance
-        subject = replace(subject, given=Acceptance(first, second, "as given"))
+    given = Acceptance(args.acceptance[0], args.acceptance[1], "as given") if args.acceptance else None
     rig = make_rig(
         this_machine(),
         assume=args.assume,
@@ -88,16 +82,21 @@ def run(args: argparse.Namespace) -> int:
         gpu=described_gpu(args.gpu) if args.gpu is not None else None,
     )
     count = max(1, len(rig.machine.gpus)) if rig.kind is not None else config.num_gpus
-    config = with_budget(replace(config, num_gpus=count), args.budget, subject, rig)
+    config = replace(config, num_gpus=count)
+    if args.budget is not None:
+        config = replace(config, retrieval=replace(config.retrieval, budget=args.budget, grows=False))
+    elif given is None and subject.measured is None and (rig.assumed or not subject.has_files):
+        config = replace(config, retrieval=replace(config.retrieval, budget=PUBLISHED_BUDGET))
     try:
-        plan = subject.planned(config, rig)
+        plan = compose(subject.target, subject.draft, config, rig)
     except NotEnoughMemory as error:
         known = not rig.assumed or args.host_memory is not None
         if error.largest_context is None or not rig.machine.gpus or known:
             raise
         here = f"{error.hint.removesuffix('.')}, or tell that machine's --host-memory: it was taken to be as here."
         raise NotEnoughMemory(error.problem, hint=here, largest_context=error.largest_context) from None
-    expected = forecast(subject, plan)
+    budget = plan.config.retrieval.budget
+    expected = forecast(plan, given or usual_acceptance(subject.name, subject.measured, budget))
     told = report(subject, plan, expected) | {"proposal": "" if args.bits else narrower(subject, plan, config)}
     if args.json:
         print_json(told)
@@ -106,9 +105,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def forecast(subject: Subject, plan: Plan) -> list[Prediction]:
+def forecast(plan: Plan, acceptance: Acceptance) -> list[Prediction]:
     """How fast a plan answers, by length of text; that at the planned context comes last."""
-    acceptance = subject.given or usual_acceptance(subject.name, subject.measured, plan.config.retrieval.budget)
     rates, planned = bandwidths(plan), plan.context.value
     lengths = (*(length for length in TOLD_LENGTHS if length < planned), planned)
     return [predict(plan, rates, acceptance, length) for length in lengths]
@@ -123,7 +121,8 @@ def narrower(subject: Subject, plan: Plan, config: EngineConfig) -> str:
         if bits >= plan.bits.value:
             return ""
         try:
-            other = subject.planned(replace(config, context=plan.context.value, bits=bits), plan.rig)
+            narrow = replace(config, context=plan.context.value, bits=bits)
+            other = compose(subject.target, subject.draft, narrow, plan.rig)
         except CoreError:
             continue
         if other.placement.value == "resident" and not resident:
@@ -137,7 +136,7 @@ def narrower(subject: Subject, plan: Plan, config: EngineConfig) -> str:
 
 
 def find_subject(name: str, draft: str = AUTO) -> Subject:
-    """The model by its name, its folder, or its config.json, with its draft.
+    """The model by its name, its folder, or its config.json, with its draft; of files that are here as they are loaded.
 
     Raises:
         UnknownModel, DamagedAssets, UnsupportedModel.
@@ -146,27 +145,21 @@ def find_subject(name: str, draft: str = AUTO) -> Subject:
     if file.is_file() and file.suffix == ".json":
         return Subject(file.name, "a configuration, without weights", size_of(read_config(file), file.name))
     if shape is not None and not (file / "config.json").is_file() and not is_here(name):
-        drafting = find_shape(draft) if draft not in (AUTO, NONE) else shape.draft if draft == AUTO else None
-        return Subject(shape.name, shape.description, shape.size(), drafting.size().dims if drafting else None)
+        own = shape.draft.size().dims if shape.draft else None
+        return Subject(shape.name, shape.description, shape.size(), own if draft == AUTO else draft_dims(draft))
     entry = find(name)
-    has_files = bool(weight_files(entry.target))
-    entry = pair(name, draft) if has_files else entry
-    target, small = size_in(entry.target, entry.overrides), size_in(entry.draft).dims if entry.draft else None
-    return Subject(entry.name, entry.description, target, small, entry.acceptance, has_files=has_files)
+    if not weight_files(entry.target):
+        return Subject(entry.name, entry.description, size_in(entry.target))
+    files = PairFiles.find(name, draft)
+    return Subject(entry.name, entry.description, files.size(), files.draft, entry.acceptance, has_files=True)
 
 
-def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig: Rig) -> EngineConfig:
-    """Set the requested retrieval budget; with published acceptance and nothing to run here, the published budget.
-
-    Raises:
-        InvalidSetting: an invalid budget.
-    """
-    imagined = subject.given is None and subject.measured is None and (rig.assumed or not subject.has_files)
-    if budget is not None:
-        return replace(config, retrieval=replace(config.retrieval, budget=budget, grows=False))
-    if imagined:
-        return replace(config, retrieval=replace(config.retrieval, budget=PUBLISHED_BUDGET))
-    return config
+def draft_dims(name: str) -> ModelDims | None:
+    """A wanted draft's, which need not be here; None: none is wanted. Raises UnknownModel."""
+    if name == NONE:
+        return None
+    shape = find_shape(name)
+    return shape.size().dims if shape else read_dims(find(name).target)
 
 
 # -------------------- for programs
@@ -310,7 +303,6 @@ def plan_lines(sizes: dict[str, Any], subject: Subject, plan: Plan) -> list[str]
     kv, here = sizes["kv_bytes_per_token"], sizes["kv_bytes_per_token_here"]
     weights = " / ".join(f"{target.weight_bytes(bits) / GIB:.1f}" for bits in (16, 8, 4))
     width = "" if here == kv else f", {here / 1024:.0f} KiB as kept here"
-    stored = not plan.on_gpu and plan.bits.value == 32 and plan.rig.machine.compiles
     kept = "as stored: the compiled kernel multiplies with them as their file has them, sums have 32 bits"
     shown = [
         f"Model      {subject.name}: {subject.description}",
@@ -319,7 +311,7 @@ def plan_lines(sizes: dict[str, Any], subject: Subject, plan: Plan) -> list[str]
         f"Device     {plan.device.value}: {plan.device.because}",
         f"Precision  {plan.precision}: {plan.dtype.because}",
         f"Cache      {str(plan.kv.value or plan.dtype.value).removeprefix('torch.')}: {plan.kv.because}",
-        f"Weights    {kept if stored else f'{plan.bits.value} bits: {plan.bits.because}'}",
+        f"Weights    {kept if plan.as_stored else f'{plan.bits.value} bits: {plan.bits.because}'}",
         f"Self-draft {plan.self_draft_bits.value} bits: {plan.self_draft_bits.because}",
     ]
     if chosen:

@@ -190,7 +190,7 @@ class OpenText:
         done = Opening(
             num_tokens=len(opening),
             num_fetched=min(fetched.num_tokens, len(opening)) if fetched else 0,
-            num_read=step.total_tokens - step.reused_tokens,
+            num_read=step.done_tokens - step.reused_tokens,
             fetch_seconds=fetch_seconds,
             read_seconds=step.elapsed_seconds,
         )

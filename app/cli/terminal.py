@@ -49,8 +49,7 @@ def filter_terminals() -> None:
 
 
 def _filtered(stream: TextIO) -> TextIO:
-    # None: no console, as with pythonw
-    is_terminal = stream is not None and not isinstance(stream, PlainTerminal) and stream.isatty()
+    is_terminal = not isinstance(stream, PlainTerminal) and stream.isatty()
     return cast("TextIO", PlainTerminal(stream)) if is_terminal else stream
 
 

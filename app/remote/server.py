@@ -219,8 +219,8 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machi
     server = Server(args.remote, key)
     if server.is_open:
         print(
-            f"Books, questions{' and the key' if key else ''} go to {server.name} unencrypted: whoever listens on "
-            "the way can read them. Use https or a tunnel.",
+            f"Books{', questions and the key' if key else ' and questions'} go to {server.name} unencrypted: whoever "
+            "listens on the way can read them. Use https or a tunnel.",
             file=sys.stderr,
         )
 

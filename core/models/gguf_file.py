@@ -22,6 +22,7 @@ from core.errors import DamagedAssets, IncompleteModel, UnsupportedModel
 from core.models.gguf_families import FREQUENCIES, KINDS, SAFETENSORS, Header, Part, configuration, parts_of, unused
 from core.models.gguf_header import AGAIN, PLAIN, StoredTensor, read_header, readable
 from core.models.gguf_words import ends_of_text, load_words
+from core.models.linear import ROUNDED
 from core.models.loading import load_meter
 from core.ops.stored_blocks import LAYOUTS, StoredBlocks, cell_bytes
 
@@ -29,6 +30,7 @@ EYES = "the part of a model that sees pictures (mmproj)"
 OTHERS = {"mmproj": EYES, "adapter": "an adapter, not a whole model", "imatrix": "a table for quantising"}
 OTHERS |= {"clip": EYES, "whisper": "a model that hears speech"}
 WORDS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type")
+OF_FEW_BITS = {kind for kind, layout in LAYOUTS.items() if layout.bits <= LAYOUTS[ROUNDED[4]].bits}
 AT_ONCE = 1 << 17  # numbers that are unpacked at once: more than the processor's caches hold take twice as long
 
 
@@ -64,6 +66,13 @@ class GgufFile(Header):
     def packed_bytes(self) -> int:
         """Of the weights, matrices in the 16 bits of the file where it has such, and the rest in 32."""
         return sum(_packed_bytes(one) for name, one in self.tensors.items() if name != FREQUENCIES)
+
+    @property
+    def narrow(self) -> int:
+        """Numbers of linear layers that have no more bits than a self-draft's, which shares them."""
+        embeddings = "token_embd.weight" if "output.weight" in self.tensors else ""
+        held = (one for name, one in self.tensors.items() if name != embeddings and one.kind in OF_FEW_BITS)
+        return sum(math.prod(one.shape) for one in held if len(one.shape) == 2)
 
     def config(self) -> PreTrainedConfig:
         """The configuration that the header stands for.

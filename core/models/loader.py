@@ -51,6 +51,7 @@ class ModelDims:
     weight_bytes: int  # on disk
     disk_dtype: torch.dtype
     packed_bytes: int = 0  # of weights that a processor keeps in the bits of their file; 0: not known
+    narrow: int = 0  # numbers of linear layers that are in no more bits there than a self-draft's
     layerwise: bool = False  # whether its layers can be called one by one (`core.models.layerwise`)
     drafts: bool = True  # whether it can be a draft, whose keys must move (`core.models.rotary`)
     intermediate_size: int = 0  # of an MLP; 0: not known
@@ -166,7 +167,7 @@ def read_dims(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelDims
 
         held = GgufFile.read(folder)
         dims = dims_of(config, folder.stem, weight_bytes=held.parameters * held.dtype.itemsize)
-        return replace(dims, disk_dtype=held.dtype, packed_bytes=held.packed_bytes)
+        return replace(dims, disk_dtype=held.dtype, packed_bytes=held.packed_bytes, narrow=held.narrow)
     stored, size = stored_as(folder, config), sum(file.stat().st_size for file in weight_files(folder))
     if stated_kind(folder) in WHOLES and stored.num_bytes:
         size = stored.num_bytes

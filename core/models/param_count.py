@@ -107,8 +107,8 @@ def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
     Raises:
         UnsupportedModel: as `dims_of`, or sizes that make no model.
     """
-    dims = dims_of(config, name, weight_bytes=0)
     try:
+        dims = dims_of(config, name, weight_bytes=0)
         with torch.device("meta"):
             # In the default type: transformers makes that of the model the default of all threads meanwhile, and the
             # engine may be computing in another one

@@ -162,14 +162,11 @@ class Tier(NamedTuple):
 
 def tiers_of(plan: Plan) -> tuple[Tier, ...]:
     """What each memory of the plan's machine would hold: GPUs first, the host last."""
-    machine = plan.rig.machine
-    if not plan.on_gpu:
-        return (Tier("memory", machine.ram_bytes, machine.free_ram_bytes, plan.rows),)
-    others = tuple(row for row in plan.rows if row.name not in ON_FIRST)
+    machine, others = plan.rig.machine, tuple(row for row in plan.rows if row.name not in ON_FIRST)
     gpus = [
         Tier(f"GPU {number}: {gpu.name}", gpu.total_bytes, gpu.free_bytes, others if number else plan.rows, "cuda")
-        for number, gpu in enumerate(machine.gpus)
+        for number, gpu in enumerate(machine.gpus if plan.on_gpu else ())
     ]
-    of_one = (PlanRow(RUNTIME, RUNTIME_BYTES), *plan.host_rows)
-    host = tuple(PlanRow(row.name, plan.ranks * row.size_bytes) for row in of_one)
-    return (*gpus, Tier("host memory", machine.ram_bytes, machine.free_ram_bytes, host))
+    of_one = (PlanRow(RUNTIME, RUNTIME_BYTES), *plan.host_rows) if plan.on_gpu else plan.rows
+    of_all = tuple(PlanRow(row.name, (1 if row.name in ON_FIRST else plan.ranks) * row.size_bytes) for row in of_one)
+    return (*gpus, Tier("host memory" if gpus else "memory", machine.ram_bytes, machine.free_ram_bytes, of_all))

@@ -126,9 +126,9 @@ def _no_room(plan: "Plan") -> NotEnoughMemory:
         hint = "Raise --gpu-memory, or choose a smaller model."
     elif bits := _narrower(plan, STEP):
         hint = f"With --bits {bits} they would fit; answers are then exact for the quantised model."
+    width = "as they are stored" if plan.as_stored else f"at {plan.bits.value} bits"
     return NotEnoughMemory(
-        f"The weights and what lies beside them need {needed} at {plan.bits.value} bits, {usable} can be used on "
-        f"{_device(plan)}.",
+        f"The weights and what lies beside them need {needed} {width}, {usable} can be used on {_device(plan)}.",
         hint=hint,
     )
 

@@ -139,8 +139,8 @@ def planned_reads(plan: Plan, context: int) -> Reads:
     if plan.bytes_of(WIDENED) and not in_bits:  # each pass writes every matrix in the type of computation and reads it
         weights += 2 * dtype.itemsize * target.layer_parameters
     copied = plan.bytes_of(DRAFTING_WEIGHTS)
-    rest = max(0, target.other_parameters - target.output_parameters)
-    guessing = copied + rest * UNQUANTISED_BITS // 8 if copied else weights
+    rest = max(0, target.other_parameters - target.output_parameters * (1 if dims.tied else 2))  # norms and biases
+    guessing = copied + plan.sizes.shared + rest * UNQUANTISED_BITS // 8 if copied else weights
     expert_bytes = min(experts.parameters * dtype.itemsize if experts else 0, weights, guessing)
     shape = dims.shape(dtype, META)
     row, windows = shape.full_reads * plan.sizes.row_bytes, shape.window_bytes(context) + dims.state.nbytes(dtype)
@@ -234,5 +234,7 @@ def predict(plan: Plan, rates: Bandwidths, acceptance: Acceptance, context: int 
     gamma2 = best_gamma(acceptance.level2, guess, full, plan.at(context).most_guesses)
     plain, choosing = full.of(0), choosing_seconds(reads)
     verified = replace(full, base=full.base + choosing, beside=full.beside + choosing)
-    fast = cost_per_token(acceptance.level2, guess, verified, gamma2) if gamma2 else plain
+    fast = cost_per_token(acceptance.level2, guess, verified, gamma2)
+    if not gamma2 or fast >= plain:
+        gamma2, fast = 0, plain
     return Prediction(context, rates, acceptance, reads, 1e3 * plain, 1e3 * fast, gamma1, gamma2)

@@ -59,17 +59,16 @@ def ask_driver() -> DriverAnswer:
         return DriverAnswer(failure=f"does not answer within {SMI_SECONDS:g} seconds")
     except OSError as error:
         return DriverAnswer(failure=f"cannot be started ({error.strerror})")
-    if code == 0:
-        return _understood(out)
-    if "No devices were found" in out:
-        return DriverAnswer()
     lines = [line.strip() for line in out.splitlines() if line.strip()]
+    gpus = tuple(gpu for row in csv.reader(lines, skipinitialspace=True) if (gpu := _understood(row)) is not None)
+    if gpus or "No devices were found" in out or not (code or lines):
+        return DriverAnswer(gpus)  # beside warnings, and what is said of a GPU that is lost
+    if code == 0:
+        return DriverAnswer(failure=f"gives an answer that is not understood: {lines[0][:80]!r}")
     return DriverAnswer(failure=f"fails: {lines[0].rstrip('.')}" if lines else f"fails with exit code {code}")
 
 
 def _smi() -> str | None:
-    if SYSTEM == "darwin":
-        return None
     return shutil.which("nvidia-smi") or (str(WSL_SMI) if WSL_SMI.is_file() else None)
 
 
@@ -90,23 +89,18 @@ def _output(command: Sequence[str], seconds: float) -> tuple[int, str]:
     return process.returncode, out
 
 
-def _understood(out: str) -> DriverAnswer:
-    gpus = []
-    for row in csv.reader(out.splitlines(), skipinitialspace=True):
-        values = dict(zip(FIELDS, row, strict=False))
-        driver = version_of(values.get("driver_version", ""))
-        if len(row) < len(FIELDS) or not driver:
-            return DriverAnswer(failure=f"gives an answer that is not understood: {' '.join(row)[:80]!r}")
-        gpus.append(
-            DriverGpu(
-                name=values["name"],
-                driver=driver,
-                uuid=values["uuid"].removeprefix("GPU-"),
-                free_bytes=_mib(values["memory.free"]),
-                capability=version_of(values["compute_cap"]) or None,
-            )
-        )
-    return DriverAnswer(tuple(gpus))
+def _understood(row: Sequence[str]) -> DriverGpu | None:
+    """One GPU's line; None: it is another one."""
+    if len(row) != len(FIELDS) or not (driver := version_of(row[1])):
+        return None
+    name, _, uuid, free, capability = row
+    return DriverGpu(
+        name=name,
+        driver=driver,
+        uuid=uuid.removeprefix("GPU-"),
+        free_bytes=_mib(free),
+        capability=version_of(capability) or None,
+    )
 
 
 def _mib(text: str) -> int | None:

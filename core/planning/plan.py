@@ -154,6 +154,11 @@ class Plan:
         return not self.on_gpu and self.rig.machine.compiles and self.config.attention != "torch"
 
     @property
+    def as_stored(self) -> bool:
+        """Whether passes multiply with the weights as their file has them; `bits` are then those of the sums."""
+        return self.packs and self.bits.value == 8 * self.dtype.value.itemsize
+
+    @property
     def never_layerwise(self) -> str:
         """Why no prompt is read layer by layer; "": they may be."""
         if not self.config.layerwise:

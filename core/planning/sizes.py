@@ -188,10 +188,15 @@ class Sizes:
             return size.weight_bytes(LAYOUTS[ROUNDED[bits]].bits, 8 * self.dims.disk_dtype.itemsize)
         return size.weight_bytes(bits, 8 * self.dtype.itemsize)
 
+    @property
+    def shared(self) -> int:
+        """Of linear weights that have as few bits in their file as a 4-bit copy, which on a processor shares them."""
+        return int(self.dims.narrow * LAYOUTS[ROUNDED[DRAFTING_BITS]].bits / 8) if self.packs else 0
+
     def copied(self, size: ModelSize) -> int:
-        """The 4-bit copy of all linear weights."""
+        """The 4-bit copy of all other linear weights."""
         bits = LAYOUTS[ROUNDED[DRAFTING_BITS]].bits if self.packs else COPIED_BITS
-        return int((size.layer_parameters + size.output_parameters) * bits / 8)
+        return int((size.layer_parameters + size.output_parameters) * bits / 8) - self.shared
 
     def widened(self, bits: int) -> int:
         """Room for quantised weights in the type of computation: one matrix at a time, and again in recordings.

@@ -55,6 +55,7 @@ ask a.pdf -q Who? --questions f.json | not allowed with
 ask a.pdf -q Who? --port 80 | --port 80
 ask a.pdf -q Who? --max-tokens=5 | --max-tokens=5; did you mean --max-new-tokens? See
 ask a.pdf -q \udcff | not UTF-8
+ask a.pdf -q x --data-dir= | --data-dir: a name is empty
 --temperature 0 ask a.pdf -q x | the command 'ask' stands before its options
 race f -q x --remote http://x | --remote
 doctor --context 5 ask | unrecognized arguments: ask. See
@@ -150,10 +151,13 @@ text {night} --pages 2 | has 1 page.
 doctor --context 999999 | reads at most 131,072. Use --context 131072
 doctor --model nope.json | no model 'nope.json'
 doctor --assume 3x7900xt | 3x7900xt
+doctor --assume 0x4090 | 0x4090
+doctor --host-memory nan | --host-memory nan
 doctor --assume m3-max | is no NVIDIA GPU: it has no CUDA
 doctor --gpu "RX 7900 XTX,24,960,25" | is no NVIDIA GPU
 doctor --assume 1x4090 --gpu X,24,1008,25 | described twice
 doctor --assume cpu --gpus 2 | described twice
+doctor --assume 4090 --gpu-memory 24 | described twice
 doctor --gpu X,24,1008 | describes no GPU
 doctor --gpu X,24,-1,25 | describes no GPU
 doctor --gpu-memory -1 | --gpu-memory -1

@@ -14,14 +14,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from app.cli import reading
+from app.cli import opening, reading
 from app.cli.answering import stoppable
 from app.cli.arguments import parse_arguments
 from app.cli.command_options import question
+from app.cli.output import ProgressLine
 from app.cli.reading import STDIN, readable
 from app.context.context_documents import digest_of
 from app.documents.errors import DocumentTooLarge
 from core.engine import Engine
+from core.generation.events import PrefillProgress
 from core.models.hub import catalog
 from tests.app.cli.conftest import ROOT, Run
 from tests.app.fakes import write_book
@@ -223,6 +225,23 @@ def test_the_first_ctrl_c_is_an_event_and_the_second_an_interruption() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.usefixtures("toy", "listens")
+def test_a_reading_that_is_stopped_tells_what_it_has_read(
+    book: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupting(ProgressLine):
+        def show(self, step: PrefillProgress) -> None:
+            if step.done_tokens == 128:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(opening, "ProgressLine", Interrupting)
+    asked = ("ask", book, "-q", "Who?", "--no-saved")
+    told = run(*asked, "--json", code=130)
+    assert told.json["book_tokens_read"] == 128 < told.json["book_tokens"] and told.answer["new_tokens"] == 0
+    ran = run(*asked, code=130)
+    assert ran.err.endswith("\nStopped.\n") and "read" not in ran.err
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -12,6 +12,7 @@ import pytest
 from huggingface_hub import constants
 
 from app.cli import doctor, models
+from core.engine_builder import PairFiles
 from core.models.hub.download import DownloadProgress
 from core.planning import hardware
 from core.planning.forecast import PUBLISHED
@@ -69,6 +70,8 @@ def test_a_config_file_is_enough(run: Run, tmp_path: Path) -> None:
         assert report["sizes"]["parameters"] == 2 * 1000 * 512 + 4 * (4 * 512**2 + 3 * 512 * 1024) + 9 * 512
         assert report["plan"]["bits"]["value"] == 4 and not report["sizes"]["files_here"]
         assert report["prediction"]["acceptance2"] == 0.9 and report["prediction"]["acceptance_because"] == "as given"
+    (tmp_path / "picture.json").write_text('{"model_type": "lxmert"}')
+    assert "is no text model" in run("doctor", "--model", tmp_path / "picture.json", code=1).error
     folder = run("doctor", "--model", tmp_path, "--context", 1024, "--budget", 512, "--json").json
     assert folder["sizes"] == report["sizes"]
     assert "this plan's budget is 512" in folder["prediction"]["acceptance_because"]
@@ -80,6 +83,26 @@ def test_a_measured_pair_is_planned_with_what_was_measured(run: Run) -> None:
     report = run("doctor", "--context", 4096, "--device", "cpu", "--json").json
     assert report["plan"]["context"] == {"value": 4096, "because": "asked for"} and not report["machine"]["assumed"]
     assert report["prediction"]["acceptance_because"].startswith("measured with this pair")
+
+
+def test_files_that_are_here_are_planned_as_they_are_loaded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "can_compile", lambda: True)
+    files = PairFiles.find("harbour", "auto")
+    memory = run("doctor", "--context", 4096, "--device", "cpu", "--json").json["plan"]["memory"]
+    assert files.draft is not None and 0 < files.target.packed_bytes < 4 * files.size().num_parameters
+    assert memory["target weights"] == files.target.packed_bytes
+    assert memory["draft weights"] == files.draft.packed_bytes
+    assert "as stored: the compiled kernel" in run("doctor").out
+    assert "Weights    32 bits" in run("doctor", "--attention", "torch").out
+
+
+@pytest.mark.parametrize(
+    ("wish", "layers"), [("auto", True), ("none", False), ("llama-68m", True), ("harbour-draft", True)]
+)
+def test_a_draft_that_is_wanted_is_planned_though_it_is_not_here(wish: str, layers: bool, run: Run) -> None:
+    plan = run(*LLAMA, 4096, "--assume", "1xh100", "--draft", wish, "--json").json["plan"]
+    assert ("draft weights" in plan["memory"]) is layers
+    assert "no model 'nonsense'" in run(*LLAMA, 4096, "--draft", "nonsense", code=2).error
 
 
 # -------------------- models

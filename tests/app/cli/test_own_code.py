@@ -1,10 +1,7 @@
-"""A model's own Python never runs, and nobody is asked whether it may: in a real terminal, where a "y" waits."""
+"""A model's own Python never runs, and nobody is asked whether it may."""
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +11,7 @@ from core.errors import UnsupportedModel
 from core.models.loader import load_tokenizer, read_config
 from tests.app.cli.conftest import ROOT, Run
 
-pty = pytest.importorskip("pty", reason="terminals of POSIX systems")
 REFUSAL = "needs Python code that comes with it, which never runs here."
-ASKED = (b"[y/N]", b"trust_remote_code", b"Traceback", b"it ran")
 COMMANDS = ["models list", "doctor --model {model}", "ask {book} -q Who? --model {model}"]
 
 
@@ -50,32 +45,6 @@ def test_no_command_runs_code_of_a_model_or_asks(
         with pytest.raises(UnsupportedModel, match="never runs here"):
             read(folder)
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS[-1:])
-def test_a_terminal_that_says_yes_runs_no_code_of_a_model(
-    command: str, folder: Path, book: Path, tmp_path: Path
-) -> None:
-    place = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_CACHE": str(tmp_path / "home" / "hub")}
-    line = [*command.format(model=folder, book=book).split(), "--no-venv", "--data-dir", str(tmp_path / "data")]
-    leader, follower = pty.openpty()
-    with os.fdopen(leader, "r+b", buffering=0) as screen:
-        process = subprocess.Popen(
-            [sys.executable, "launch.py", *line],
-            stdin=follower, stdout=follower, stderr=follower, cwd=ROOT, env=os.environ | place,
-        )  # fmt: skip
-        os.close(follower)
-        screen.write(b"y\n" * 8)
-        shown = b""
-        try:
-            while part := screen.read(4096):
-                shown += part
-        except OSError:  # Linux: the other end is closed
-            pass
-        ended = process.wait()
-    assert not (tmp_path / "ran").exists() and not any(sign in shown for sign in ASKED), shown
-    assert REFUSAL.encode() in shown and ended, shown
 
 
 def test_every_call_of_transformers_that_could_run_code_refuses_it() -> None:

@@ -14,6 +14,8 @@ from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase, Qwen2Tokenizer
 
 from core import TriForce
+from core.config import EngineConfig
+from core.engine import Engine
 from core.errors import CoreError, UnknownModel, UnsupportedModel
 from core.generation.text import ChatText
 from core.models import families, gguf_file, gguf_header
@@ -23,7 +25,10 @@ from core.models.gguf_header import PLAIN
 from core.models.gguf_words import SPLITS, ends_of_text, load_words
 from core.models.hub.catalog import find
 from core.models.loader import dims_of, load_tokenizer, read_config, read_dims
+from core.planning.forecast import planned_reads
+from core.planning.sizes import DRAFTING_WEIGHTS
 from tests import ggufs
+from tests.core.models.tiny_families import tiny_family
 from tests.thinkers import BYTES
 
 BOOK = "Some book text, and the old light. " * 20
@@ -51,6 +56,25 @@ def a_header(folder: Path, *, tensors: int = 0, kind: int = 0, **fields: Any) ->
     file = folder / "a.gguf"
     file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, len(fields)) + said + table)
     return file
+
+
+def test_a_copy_in_four_bits_takes_what_the_file_has_in_more(file: Path) -> None:
+    """A processor's copy shares all other layers; embeddings that are not the output layer's are in none."""
+
+    def held(name: str, tensor: torch.Tensor) -> Any:
+        wide = name in ("output.weight", "blk.1.ffn_down.weight")
+        kind = ggufs.F32 if tensor.ndim == 1 else gguf.GGMLQuantizationType["Q8_0" if wide else "Q4_1"]
+        return gguf.quantize(tensor.numpy(), kind), kind
+
+    ends: dict[str, Any] = {"bos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}
+    model = ggufs.random_model(tiny_family("llama", vocab_size=288, **ends))
+    ggufs.write(file, "llama", model, held)
+    info = Engine.load(EngineConfig(model=str(file), device="cpu", context=512, self_draft_bits=4)).info
+    assert info.self_draft_weight_bytes == info.plan.bytes_of(DRAFTING_WEIGHTS) > 0
+    outputs, (hidden, inner) = model.lm_head.weight.shape, model.model.layers[1].mlp.down_proj.weight.shape
+    assert info.self_draft_weight_bytes == 5 / 8 * (math.prod(outputs) + hidden * inner)
+    reads = planned_reads(info.plan, 256)
+    assert reads.full.weights > reads.retrieval.weights > info.self_draft_weight_bytes
 
 
 @pytest.mark.parametrize(("family", "kind"), [("llama", "F16"), ("qwen2", "Q8_0")])

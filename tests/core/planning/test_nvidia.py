@@ -42,8 +42,9 @@ def test_the_module_needs_nothing_but_the_standard_library() -> None:
 
 
 def test_gpus_are_told_with_driver_memory_and_capability(folder: Path) -> None:
-    unknown = f"{CARD}, 581.42, GPU-1, [N/A], [N/A]"
-    put_smi(folder, answer("570.133.07"), answer("570.133.07", BLACKWELL, "NVIDIA RTX PRO 6000", 1), unknown)
+    unknown, warning = f"{CARD}, 581.42, GPU-1, [N/A], [N/A]", "WARNING: infoROM is corrupted at gpu 0000:3B:00.0"
+    known = answer("570.133.07"), answer("570.133.07", BLACKWELL, "NVIDIA RTX PRO 6000", 1)
+    put_smi(folder, *known, unknown, "", warning, code=14)
     first, second, third = ask_driver().gpus
     assert (first.name, first.driver, first.capability) == (CARD, (570, 133, 7), (8, 9))
     assert first.free_bytes == 23000 << 20

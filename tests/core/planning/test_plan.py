@@ -10,7 +10,7 @@ import torch
 from core.config import EngineConfig, PlacementWish, RetrievalConfig
 from core.decoding.registry import PLAIN, default_method
 from core.engine import Engine
-from core.errors import CoreError, InvalidSetting, NotEnoughMemory, NotPossibleHere
+from core.errors import CoreError, NotEnoughMemory, NotPossibleHere
 from core.models.hub.catalog import find
 from core.models.loader import ModelDims, read_dims
 from core.models.param_count import ModelSize, size_in
@@ -26,6 +26,7 @@ from core.planning.sizes import (
     DRAFTING_WEIGHTS,
     EMBEDDINGS,
     RUNTIME_BYTES,
+    STREAMING,
     TARGET_WEIGHTS,
     PlanRow,
     kv_bytes_per_token,
@@ -57,7 +58,9 @@ def planned(model: str | ModelSize, machine: Machine | Rig, budget: int = 4096, 
 
 @pytest.mark.parametrize("case", few_cases(), ids=lambda case: case.name)
 def test_a_plan_has_the_figures_that_were_recorded(case: Case) -> None:
-    assert json.loads(json.dumps(figures(case))) == KEPT[case.name]
+    found = json.loads(json.dumps(figures(case)))
+    assert found == KEPT[case.name]
+    assert all(fast <= plain for plain, fast in found.get("ms", [])), "where no guess pays none is made"
 
 
 # -------------------- figures by hand
@@ -120,6 +123,9 @@ def test_of_several_gpus_each_has_its_share_and_the_fullest_decides() -> None:
     assert first.rows == plan.rows and set(second.rows) < set(first.rows), "all else is on each"
     each = RUNTIME_BYTES, *(row.size_bytes for row in plan.host_rows)
     assert [row.size_bytes for row in host.rows] == [2 * size for size in each], "each process has its own"
+    plan = make_plan(target, draft.dims, EngineConfig(context=8192, num_gpus=2, device="cpu"), machine)
+    (memory,) = tiers_of(plan)
+    assert memory.used_bytes == 2 * plan.total_bytes - plan.bytes_of(DRAFT_WEIGHTS) - plan.bytes_of(STREAMING)
 
 
 # -------------------- what is chosen
@@ -303,6 +309,7 @@ UNDIVIDED = replace(sizes_of(QWEN)[0], divisible=False)
     ("code", "model", "machine", "settings", "problem", "hint"),
     [
         (1, LARGE, card(), {}, "lies beside them need .* at 16 bits", WITH_4.replace("4", "8")),
+        (1, SMALL, replace(KERNEL, free_ram_bytes=GIB // 2), {}, "beside them need .* as they are stored", SMALLER),
         (1, LLAMA, card(9), {}, "weights", WITH_4),
         (1, LARGE, card(4), {}, "weights", SMALLER),
         (1, LARGE, card(9), {"bits": 4, "budget": 1024}, "weights", SMALLER),
@@ -360,20 +367,3 @@ def test_descriptions_replace_the_parts_of_this_machine() -> None:
     assert make_rig(here, assume="cpu").machine.gpus == ()
     own = make_rig(here, host_gib=64)
     assert own.machine.ram_bytes == 64 * GIB and own.kind is None and own.assumed == ("64 GiB of host memory",)
-
-
-@pytest.mark.parametrize(
-    ("description", "words"),
-    [
-        ({"assume": "0x4090"}, "0x4090"),
-        ({"assume": ""}, "''"),
-        ({"assume": "4090", "gpu_gib": 24.0}, "described twice"),
-        ({"gpu": described_gpu("A,24,1008,25"), "assume": "4090"}, "described twice"),
-        ({"host_gib": -1.0}, "--host-memory -1"),
-        ({"host_gib": float("nan")}, "--host-memory nan"),
-    ],
-)
-def test_descriptions_that_describe_nothing_are_refused(description: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidSetting) as error:
-        make_rig(HOST, **description)
-    assert words in error.value.problem and error.value.hint
