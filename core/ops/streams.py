@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.ops.host_memory import near
-
 log = logging.getLogger(__name__)
 
 
@@ -119,14 +117,10 @@ class CudaStreams(Streams):
             return rows.to(self._device)
 
     def pin(self, rows: Tensor) -> str:
-        """Register the memory in place: torch's own pinned tensors are rounded up to powers of two and never freed.
-
-        Registering touches the memory first, so it comes to lie near the GPU.
-        """
+        """Register the memory in place: torch's own pinned tensors are rounded up to powers of two and never freed."""
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         size_bytes = rows.numel() * rows.element_size()
-        with near(self._device):
-            result = cudart.cudaHostRegister(rows.data_ptr(), size_bytes, 0)
+        result = cudart.cudaHostRegister(rows.data_ptr(), size_bytes, 0)
         if not int(result):
             return ""
         # The runtime keeps its last error and would report it at the next kernel: let this call fetch it.
