@@ -242,8 +242,6 @@ def _rope(header: Header, head_dim: int, frequencies: Tensor | None, *, in_part:
         found["partial_rotary_factor"] = turned / head_dim
     elif turned != head_dim:
         raise header.unknown("positions in a part of each head")
-    if header.has("rope_factors_long.weight"):
-        raise header.unknown("positions that change with the length of the text (longrope)")
     kind = header.get("rope.scaling.type", "linear")
     factor = header.get("rope.scaling.factor", header.get("rope.scale_linear", 1.0)) or 1.0  # the latter: of 2023
     if kind in ("none", "linear"):

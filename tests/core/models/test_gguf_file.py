@@ -141,7 +141,7 @@ def test_weights_are_what_the_package_unpacks(file: Path) -> None:
         ({"rope__scaling__type": "longrope"}, "positions scaled as 'longrope'"),
         ({"rope__scaling__type": "yarn", "rope__scaling__yarn_log_multiplier": 0.1}, "a variant of YaRN"),
         ({"rope__dimension_count": 8}, "positions in a part of each head"),
-        ({"more": {"rope_factors_long.weight": torch.ones(8)}}, "positions that change with the length"),
+        ({"more": {"rope_factors_long.weight": torch.ones(8)}}, "frequencies with the length"),
         ({"attention__head_count_kv": [2, 1]}, "layers that differ in attention.head_count_kv"),
         ({"attention__sliding_window_pattern": [1]}, "header of a.gguf is damaged"),
         ({"attention__head_count": None}, "header of a.gguf is damaged"),
