@@ -325,7 +325,6 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "granitemoe": ("granitemoe", "granitemoe", SCALES),
     "granitemoeshared": ("granitemoe", "granitemoeshared", {**SCALES, "shared_intermediate_size": 32}),
     "hunyuan": ("hunyuan-dense", "hunyuan_v1_dense", {}),
-    "jais2": ("jais2", "jais2", {}),
     "lfm2": ("lfm2", "lfm2", {"block_auto_adjust_ff_dim": False}),
     "lfm2moe": ("lfm2moe", "lfm2_moe", LFM2),
     "llama": ("llama", "llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),

@@ -26,7 +26,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 FREQUENCIES = "rope_freqs.weight"  # what rotary frequencies are divided by, where positions are scaled as in Llama 3.1
 
 ALIKE = """
-    arcee cohere2 ernie4_5 exaone4 gemma gemma2 glm4 granite granitemoe jais2 lfm2 llama nemotron olmo olmo2 olmoe phi3
+    arcee cohere2 ernie4_5 exaone4 gemma gemma2 glm4 granite granitemoe lfm2 llama nemotron olmo olmo2 olmoe phi3
     qwen2 qwen3 seed_oss smollm3 stablelm starcoder2
 """
 KINDS: Mapping[str, str] = {  # of files, to transformers' names
