@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from core.ops.host_memory import near
+
 log = logging.getLogger(__name__)
 
 
@@ -117,10 +119,14 @@ class CudaStreams(Streams):
             return rows.to(self._device)
 
     def pin(self, rows: Tensor) -> str:
-        """Register the memory in place: torch's own pinned tensors are rounded up to powers of two and never freed."""
+        """Register the memory in place: torch's own pinned tensors are rounded up to powers of two and never freed.
+
+        Registering touches the memory first, so it comes to lie near the GPU.
+        """
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         size_bytes = rows.numel() * rows.element_size()
-        result = cudart.cudaHostRegister(rows.data_ptr(), size_bytes, 0)
+        with near(self._device):
+            result = cudart.cudaHostRegister(rows.data_ptr(), size_bytes, 0)
         if not int(result):
             return ""
         # The runtime keeps its last error and would report it at the next kernel: let this call fetch it.

@@ -40,6 +40,7 @@ class Options:
     """What the steps are told."""
 
     tiny: bool = False  # sizes
+    more: bool = False  # parts that take longer and decide less
     real: str = ""  # a model's folder or GGUF file, or a folder with a target and a draft
     text: str = ""  # a text file that the real model reads
     commit: str = ""
@@ -113,6 +114,7 @@ STEPS = (
     Step("races", 1.0, "random delays on both streams change no bit", "passes"),
     Step("real", 3.0, "real weights and a real text, where they are given", "texts"),
     Step("two", 1.5, "two devices that share a model, where they are", "texts"),
+    Step("sanitizer", 0.7, "torch's own search for races between streams", "passes"),
     Step("graphs", 0.5, "what recording costs and saves", "passes"),
     Step("waits", 1.0, "how often the processor waits for the device, and where", "passes"),
     Step("resident", 2.0, "the same shape at 32K on the device, recorded", "shapes"),
@@ -246,6 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--steps", default=",".join(by_name), help=f"in this order, a+b side by side: {', '.join(by_name)}"
     )
     parser.add_argument("--tiny", action="store_true", help="rehearse on a processor")
+    parser.add_argument("--more", action="store_true", help="parts that take longer and decide less, too")
     parser.add_argument("--real", default="", metavar="DIR", help="a model, or a folder with a target and a draft")
     parser.add_argument(
         "--text", default="", metavar="FILE", help="what the real model reads (default: a generated book)"
@@ -254,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--step", choices=by_name, help=argparse.SUPPRESS)  # one, in this process
     given = parser.parse_args(arguments)
     paths = [str(Path(path).resolve()) if path else "" for path in (given.real, given.text)]
-    options, out = Options(given.tiny, *paths, given.commit), given.out.resolve()
+    options, out = Options(given.tiny, given.more, *paths, given.commit), given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     if given.step:
         return run_step(by_name[given.step], out, options)

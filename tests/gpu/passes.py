@@ -134,6 +134,35 @@ def races(here: Here) -> None:
     assert not wrong, f"not the same bit for bit: {'; '.join(wrong)}"
 
 
+def sanitizer(here: Here) -> None:
+    """torch's CUDA sanitizer notices no race in answers with offloaded layers, and one that is there on purpose.
+
+    That one comes last: after its error torch 2.11's hooks fail.
+    """
+    device = resolve_device(here.device)
+    if here.cuda:
+        from torch.cuda import _sanitizer
+
+        _sanitizer.enable_cuda_sanitizer()
+    for offload, share in offloads():
+        engine = toy(device, offload, share)
+        config = GenerationConfig(method="triforce", max_new_tokens=here.sized(24, 8), speculation=FIXED)
+        found = answer(engine, random_prompt(here.sized(500, 200)), config)
+        here.report.add(f"{offload.num_resident} resident, host share {share}", {"new tokens": len(found.token_ids)})
+        del engine
+    if not here.cuda:
+        here.report.add("a race on purpose is noticed", NOT_HERE)
+        return
+    noticed, rows = False, torch.ones(1 << 20, device=device)
+    try:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            rows.mul_(2)  # without waiting for the stream that filled them
+    except _sanitizer.CUDASanitizerErrors:
+        noticed = True
+    here.report.add("a race on purpose is noticed", noticed)
+    assert noticed
+
+
 # -------------------- recordings
 
 

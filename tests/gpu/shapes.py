@@ -21,11 +21,11 @@ from assets.tools.bench.speed import reset_peak_memory
 from assets.tools.widen import pair_files
 from core.caches.retrieval import RetrievalCache
 from core.caches.tokens import Context
-from core.config import EngineConfig, GenerationConfig, RetrievalConfig
+from core.config import EngineConfig, GenerationConfig, RetrievalConfig, SpeculationConfig
 from core.engine import Engine
 from core.engine_builder import planned_pair
 from core.errors import NotEnoughMemory
-from core.planning.hardware import peak_memory_bytes, resolve_device
+from core.planning.hardware import peak_memory_bytes, resolve_device, return_memory
 from tests.gpu.checklist import Here
 from tests.gpu.machine import smi
 from tests.gpu.texts import CARD_GIB, ROOM, Answers, measured, prompt_of
@@ -106,7 +106,10 @@ def opened(here: Here, config: EngineConfig) -> tuple[EngineConfig, Engine]:
 
 
 def big(here: Here) -> None:
-    """Nothing of the cache on the device: what a start costs, plain against TriForce by budget and round, one trace."""
+    """Nothing of the cache on the device: what a start costs, plain against TriForce by budget and round, one trace.
+
+    `--more`: rounds of a fixed length.
+    """
     _as_on_a_card(here, config_of(here, here.sized(122880, 1536)))
 
 
@@ -160,6 +163,11 @@ def _as_on_a_card(here: Here, wanted: EngineConfig) -> None:
         here.report.add("trace failed", f"{type(error).__name__}: {error}")
     here.report.add("memory", memory(engine, device, free))
     answers.check()
+    if here.options.more:
+        for gamma in (6, 12):
+            fixed = SpeculationConfig(gamma1=2, gamma2=gamma, adaptive=False)
+            answers.add(f"triforce, {gamma} guesses a round", "triforce", here.sized(48, 12), speculation=fixed)
+        answers.check()
 
 
 def memory(engine: Engine, device: torch.device, free: int) -> dict[str, Any]:
@@ -197,7 +205,7 @@ def parts_traced(
 
 
 def resident(here: Here) -> None:
-    """All on the device at 32K, recorded; where the time between two passes goes."""
+    """All on the device at 32K, recorded; where the time between two passes goes. `--more`: launched one by one."""
     config, engine = opened(here, config_of(here, here.sized(32768, 1024), placement="resident"))
     prompt = prompt_of(engine, (config.context or 0) - ROOM)
     answers, new = Answers(here, engine, prompt), here.sized(64, 12)
@@ -212,3 +220,10 @@ def resident(here: Here) -> None:
         here.report.add(f"{method}: Python", host_time(work))
     here.report.add("peak of tensors", peak_memory_bytes(resolve_device(here.device)))
     answers.check()
+    if here.options.more:
+        answers.engine = Engine.of(engine._models, replace(config, graphs=False), engine.plan)
+        del engine
+        return_memory()
+        for name, method in methods.items():
+            answers.add(f"{name}, launched one by one", method, new)
+        answers.check()

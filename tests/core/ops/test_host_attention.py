@@ -1,17 +1,22 @@
-"""Attention to blocks in host memory against float64 matmuls."""
+"""Attention to blocks in host memory against float64 matmuls, and on whose side of the machine that memory lies."""
 
+import os
+import sys
 from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from core.ops import host_attention
+from core.ops import host_attention, host_memory
 from core.ops.attention import Masses, Partial, partial_reference, rounded, widened
 from core.ops.host_attention import HostAttention
 from core.ops.native import KEPT_AS, SmallRows
 from core.ops.reach import softcapped
 from core.ops.scores import kept_as
+from core.ops.transfer import HostRows
 from tests.core.toys import CPU
 
 
@@ -135,3 +140,36 @@ def test_one_thread_answers_one_question_after_the_other(compiled: bool, monkeyp
                     assert counted_alike(masses, masses_reference(q, part, chunk, softcap))
     with pytest.raises(AssertionError, match="nothing was asked"):
         helper.answer()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux is asked")
+@pytest.mark.parametrize(
+    ("nodes", "gpu", "moves"),
+    [
+        (["0-{before}", "{last}-{last},{more}-9999"], "1", True),
+        (["0-999"], "0", False),
+        (["0-999", "1000-1001"], "-1", False),  # a GPU whose node is not told
+        (["0-999", "1000-1001"], "1", False),  # this process may not run there
+    ],
+)
+def test_memory_for_a_gpu_is_touched_first_from_its_own_node(
+    nodes: list[str], gpu: str, moves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, seen = os.sched_getaffinity(0), list[set[int]]()
+    last = max(own)
+    told = {f"devices/system/node/node{number}/cpulist": node for number, node in enumerate(nodes)}
+    for name, text in {**told, "bus/pci/devices/0000:81:00.0/numa_node": gpu}.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True)
+        file.write_text(text.format(before=last - 1, last=last, more=last + 100) + "\n", encoding="ascii")
+    properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x81, pci_device_id=0)
+    driver = SimpleNamespace(
+        cudaHostRegister=lambda *_: seen.append(os.sched_getaffinity(0)) or 0, cudaHostUnregister=lambda _: 0
+    )
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(host_memory, "SYSTEM", tmp_path)
+    HostRows((4,), torch.float32, torch.device("cuda", 0))
+    assert seen == [{last} if moves else own]
+    assert os.sched_getaffinity(0) == own, "and the thread is where it was"
