@@ -8,7 +8,7 @@ from core.errors import InvalidSetting
 
 Device = Literal["auto", "cpu", "cuda"]
 PlacementWish = Literal["auto", "resident", "split", "offloaded"]
-AttentionWish = Literal["auto", "torch", "compiled"]
+AttentionWish = Literal["auto", "torch", "compiled", "flash-attn"]
 ATTENTIONS: tuple[AttentionWish, ...] = get_args(AttentionWish)
 CHOICES: dict[str, tuple[object, ...]] = {  # of settings of an engine
     "bits": (None, 16, 8, 4),

@@ -26,7 +26,7 @@ MODULES = {
 }
 
 BROUGHT = {"numpy", "jinja2", "packaging", "tokenizers", "filelock"}  # by every version of torch and transformers
-OPTIONAL = {"llguidance", "bitsandbytes"}
+OPTIONAL = {"llguidance", "bitsandbytes", "flash_attn"}
 
 
 def imports_of(source: str) -> set[str]:
@@ -133,7 +133,7 @@ def test_no_group_of_a_regular_expression_is_possessive() -> None:
 
 # Modules of ours that `ask` has imported when it ends. Lower it where you need fewer.
 MOST_OF_ASK = 130
-NOT_FOR_CORE = {"gradio", "pypdf", "bitsandbytes"}
+NOT_FOR_CORE = {"gradio", "pypdf", "bitsandbytes", "flash_attn"}
 NOT_FOR_ASK = {"fastapi", "pypdfium2", "httpx", "matplotlib", "gguf", "llguidance"}
 
 

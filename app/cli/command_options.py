@@ -135,7 +135,7 @@ class Command:
         self.name, self.text, self.rows, self.module = name, text, rows, module or f"app.cli.{name}"
 
 
-ATTENTION = ("auto", "torch", "compiled")
+ATTENTION = ("auto", "torch", "compiled", "flash-attn")
 HERE = f"TriForce Reader 0.1, Python {platform.python_version()}"
 JSON = option("--json", "print one JSON document as the last line of stdout", action="store_true")
 VENV = flag("--no-venv", "use the current environment", RARE)

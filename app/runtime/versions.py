@@ -4,7 +4,7 @@ import platform
 from importlib import metadata
 
 ALWAYS = ("torch", "transformers", "gradio")
-WHERE_THERE = ("bitsandbytes",)  # optional: quantised weights
+WHERE_THERE = ("flash-attn", "bitsandbytes")  # optional: faster attention, quantised weights
 
 
 def versions() -> dict[str, str]:

@@ -163,7 +163,7 @@ class Levels:
         ranks = self._models.ranks if name != "draft" else None  # which runs on rank 0 alone
         lead, graphed = ranks.leading if ranks else None, None
         if self._graphs is not None and recorded and (ranks is None or ranks.graphs is not None):
-            graphed = GraphedPasses(name, module, cache, self._graphs)
+            graphed = GraphedPasses(name, module, cache, self._graphs, backend=self._models.backend)
         return CachedModel(name, module, cache, self._models.target.shape.device, lead, vocab=vocab, graphed=graphed)
 
     def try_graphs(self) -> None:

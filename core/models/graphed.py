@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from core.caches.base import FixedRows, KVCache
 from core.models.hf_attention import forward
+from core.ops.backend import STOCK, Backend
 from core.ops.graphs import MOST_ROWS, Graphs, attend_bucketed, hidden_rows, masked_rows, padded_rows, whole_rows
 from core.ops.reach import Asked
 from core.ops.streams import pinned
@@ -19,8 +20,10 @@ from core.ops.streams import pinned
 class GraphedPasses:
     """Passes of one model over one cache, recorded by number of new tokens and by length."""
 
-    def __init__(self, name: str, model: nn.Module, cache: KVCache, graphs: Graphs) -> None:
-        self._name, self._model, self._fixed, self.graphs = name, model, cache.fixed, graphs
+    def __init__(
+        self, name: str, model: nn.Module, cache: KVCache, graphs: Graphs, *, backend: Backend = STOCK
+    ) -> None:
+        self._name, self._model, self._fixed, self.graphs, self._backend = name, model, cache.fixed, graphs, backend
         self._finite = False  # whether all rows of the cache's buffers are
         cache.moving.tell(self.forget)
 
@@ -85,7 +88,7 @@ class GraphedPasses:
         def run(inputs: Tensor) -> Tensor:
             fed, position, start = inputs[:padded], inputs[-2], inputs[-1]
             hidden = hidden_rows(start, padded, whole, masked)
-            view = _FixedView(rows, position, start, padded, whole, hidden)
+            view = _FixedView(rows, position, start, padded, whole, hidden, self._backend)
             return forward(self._model, fed, view.positions, view, padded)
 
         return self.graphs.prepare(self._key(rows, padded), run, pinned(inputs, rows.k[0].device))
@@ -101,11 +104,19 @@ class _FixedView:
     length = 0  # not used in a pass
 
     def __init__(
-        self, rows: FixedRows, position: Tensor, start: Tensor, num_new: int, whole: int, hidden: Tensor
+        self,
+        rows: FixedRows,
+        position: Tensor,
+        start: Tensor,
+        num_new: int,
+        whole: int,
+        hidden: Tensor,
+        backend: Backend,
     ) -> None:
         steps = torch.arange(num_new, device=start.device)
         self.positions = position + steps
         self._rows, self._at, self._whole, self._hidden = rows, start + steps, whole, hidden
+        self._partial = backend.partial
         self._logged = rows.log.places(self.positions) if rows.log is not None else None
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
@@ -119,4 +130,4 @@ class _FixedView:
         if self._rows.log is not None and self._logged is not None:
             self._rows.log.write_at(layer, self._logged, q)
         k, v = self._rows.k[layer], self._rows.v[layer]
-        return attend_bucketed(q, k, v, scaling, self._whole, self._hidden)
+        return attend_bucketed(q, k, v, scaling, self._whole, self._hidden, self._partial)

@@ -5,7 +5,7 @@ several devices) merge into the exact result. Knows shapes and devices, not cach
 Online softmax: arXiv 1805.02867; merging by log-sum-exp: Flash-Decoding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, reduce
 from typing import NamedTuple
 
@@ -74,18 +74,27 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
     Returns:
         [B, H, T, D].
     """
+    if k.dtype != q.dtype:
+        return merged_attend(q, k, v, scaling, partial)
     num_new, total = q.shape[2], k.shape[2]
     rows = num_new * (q.shape[1] // k.shape[1])
     few = rows == 1 or (rows <= MATMUL_ROWS and total <= MATMUL_KEYS)
-    widens = q.dtype.itemsize > 2 and k.dtype == q.dtype  # with 16-bit tensors it would round scores to 16 bits
-    if q.device.type == "cpu" and few and widens:
+    if q.device.type == "cpu" and few and q.dtype.itemsize > 2:  # with 16-bit tensors it would round scores to 16 bits
         return _attend_matmul(q, k, v, scaling)
+    return merged_attend(q, k, v, scaling, partial)
+
+
+def merged_attend(
+    q: Tensor, k: Tensor, v: Tensor, scaling: float, cached_partial: Callable[[Tensor, Tensor, Tensor, float], Partial]
+) -> Tensor:
+    """As `attend`: `cached_partial` attends to the cached rows, the new tokens to each other; both are merged."""
+    num_new, total = q.shape[2], k.shape[2]
     if num_new == 1:  # nothing to mask
-        return partial(q, k, v, scaling).out
+        return cached_partial(q, k, v, scaling).out
     new = causal_partial(q, k[:, :, total - num_new :], v[:, :, total - num_new :], scaling)
     if total == num_new:
         return new.out
-    cached = partial(q, k[:, :, : total - num_new], v[:, :, : total - num_new], scaling)
+    cached = cached_partial(q, k[:, :, : total - num_new], v[:, :, : total - num_new], scaling)
     return merge(cached, new)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from core.ops.attention import Partial, merge, partial
+from core.ops.backend import PartialAttend
 
 log = logging.getLogger(__name__)
 
@@ -259,6 +260,7 @@ def attend_bucketed(
     scaling: float,
     whole: int,
     hidden: Tensor,
+    attend: PartialAttend = partial,
 ) -> Tensor:
     """Causal attention whose length is not known at recording.
 
@@ -266,6 +268,7 @@ def attend_bucketed(
         q: [1, H, T, D]; k, v: [1, H_kv, R, D], finite even beyond the rows in use.
         whole: rows at the front that every query attends to.
         hidden: [T, B] bool: which of the rows [whole, whole + B) each query may not attend to.
+        attend: attention to the rows at the front.
     Returns:
         [1, H, T, D].
     """
@@ -273,7 +276,7 @@ def attend_bucketed(
     masked = masked_partial(q, k[:, :, tail], v[:, :, tail], scaling, hidden)
     if whole == 0:
         return masked.out.to(q.dtype)
-    front = partial(q, k[:, :, :whole], v[:, :, :whole], scaling)
+    front = attend(q, k[:, :, :whole], v[:, :, :whole], scaling)
     return merge(front, masked)
 
 

@@ -6,7 +6,6 @@ nothing (gpt-oss). Knows shapes and devices, not caches or models.
 """
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,14 +14,11 @@ from torch.nn import functional
 
 from core.errors import UnsupportedModel
 from core.ops.attention import Partial, add_part, causal_partial, partial, widened
-from core.ops.backend import Backend
+from core.ops.backend import Backend, PartialAttend
 from core.ops.native import MOST_TOKENS
 
 MASKED_ROWS = 512  # query rows of a long pass that share a mask and the keys of their windows
 SCORE_BYTES = 64 << 20  # scores computed at a time where no fused kernel can
-
-
-PartialAttend = Callable[[Tensor, Tensor, Tensor, float], Partial]  # see `attention.partial`
 
 
 class Reach(NamedTuple):
@@ -87,18 +83,18 @@ def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scaling: float, asked: Asked, 
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling, enable_gqa=wide)
     if asked.sinks is None:
         return backend.attend(q, k, v, scaling)
-    return with_sinks(_with_lse(q, k, v, scaling), asked.sinks).to(q.dtype)
+    return with_sinks(_with_lse(q, k, v, scaling, backend), asked.sinks).to(q.dtype)
 
 
-def _with_lse(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Partial:
+def _with_lse(q: Tensor, k: Tensor, v: Tensor, scaling: float, backend: Backend) -> Partial:
     """Causal attention with its log-sum-exp."""
     num_new = q.shape[2]
     if num_new == 1:
-        return partial(q, k, v, scaling)
+        return backend.partial(q, k, v, scaling)
     new = causal_partial(q, k[:, :, -num_new:], v[:, :, -num_new:], scaling)
     if num_new == k.shape[2]:
         return new
-    old = partial(q, k[:, :, :-num_new], v[:, :, :-num_new], scaling)
+    old = backend.partial(q, k[:, :, :-num_new], v[:, :, :-num_new], scaling)
     return add_part(Partial(new.out.float(), new.lse), old)
 
 

@@ -84,7 +84,7 @@ class Share:
     """
 
     def __init__(self, assignment: Assignment, model: LoadedModel, backend: Backend, group: Group) -> None:
-        self._model, self._config, self._group = model, assignment.retrieval, group
+        self._model, self._config, self._backend, self._group = model, assignment.retrieval, backend, group
         self.full = FullCache(
             model.shape,
             assignment.context,
@@ -106,7 +106,7 @@ class Share:
             recorded: dict[str, FullCache | RetrievalCache] = {"full": self.full, "retrieval": self._retrieval}
             module, graphs, graphed = self._model.module, self._graphs, None
             if graphs is not None and name in recorded:
-                graphed = GraphedPasses(name, module, recorded[name], graphs)
+                graphed = GraphedPasses(name, module, recorded[name], graphs, backend=self._backend)
             cache = recorded.get(name) or self._lossy(name)
             self._models[name] = CachedModel(name, module, cache, self._model.shape.device, graphed=graphed)
         return self._models[name]

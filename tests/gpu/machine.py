@@ -21,7 +21,7 @@ from tests.gpu.checklist import ROOT, Here
 from tests.gpu.conftest import PART
 
 NOT_HERE = "not on a processor"
-PACKAGES = ("torch", "transformers", "bitsandbytes", "triton", "pytest", "hypothesis", "psutil")
+PACKAGES = ("torch", "transformers", "bitsandbytes", "flash-attn", "triton", "pytest", "hypothesis", "psutil")
 ASKED = (
     "name,driver_version,memory.total,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,"
     "pcie.link.width.max,clocks.max.sm,clocks.max.memory,power.limit,persistence_mode,compute_mode"
