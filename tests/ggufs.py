@@ -82,8 +82,8 @@ def write(
         said = f"{family}.{name.replace('__', '.')}"
         writer.kv_data[0].pop(said, None)
         if value is not None:
-            add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}[type(value)]
-            add(said, value)
+            kinds = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
+            kinds[type(value)](said, value)
     for name, tensor in [*tensors(family, model.config, model), *more.items()]:
         if callable(held):
             rows, kind = held(name, tensor)
@@ -125,6 +125,7 @@ RENAMED = {  # ends of transformers' names, and the tensors that hold them
     "e_score_correction_bias": "exp_probs_b.bias",
     "expert_bias": "exp_probs_b.bias",
     "experts.down_proj": "ffn_down_exps.weight",
+    "self_attn.sinks": "attn_sinks.weight",
     "block_sparse_moe.router.weight": "ffn_gate_inp.weight",
     "shared_mlp.output_linear.weight": "ffn_down_shexp.weight",
 }
@@ -324,7 +325,6 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "granitemoe": ("granitemoe", "granitemoe", SCALES),
     "granitemoeshared": ("granitemoe", "granitemoeshared", {**SCALES, "shared_intermediate_size": 32}),
     "hunyuan": ("hunyuan-dense", "hunyuan_v1_dense", {}),
-    "jais2": ("jais2", "jais2", {}),
     "lfm2": ("lfm2", "lfm2", {"block_auto_adjust_ff_dim": False}),
     "lfm2moe": ("lfm2moe", "lfm2_moe", LFM2),
     "llama": ("llama", "llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),

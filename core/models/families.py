@@ -35,6 +35,7 @@ ROPE_THAT_MOVES = ("dynamic", "longrope")  # they change with the length of the 
 
 FULL = "Choose a model with full attention."
 OTHER = "Choose a model of another family, such as Llama, Mistral or Qwen."
+FIXED = "Choose a model with fixed ones (default, linear, llama3 or YaRN)."
 UNUSED = "names a part of the context that its layers attend to, which its family does not have"
 STATE = "keeps a running state beside keys and values, in a way that was not tested"
 CLAMPED = "computes a token alone otherwise than in a pass of several (time_step_min), so guesses cannot be verified"
@@ -145,7 +146,7 @@ def _rope(config: object) -> Refusal | None:
         if kind in ROPE_THAT_MOVES:
             return Refusal(
                 f"changes its rotary frequencies with the length of the text ({kind}), so that keys cannot be kept",
-                "Choose a model with fixed ones (default, linear, llama3 or YaRN).",
+                FIXED,
             )
         if kind not in FIXED_ROPE:
             return Refusal(f"has rotary positions of the kind {kind!r}, which were not tested", OTHER)

@@ -26,7 +26,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 FREQUENCIES = "rope_freqs.weight"  # what rotary frequencies are divided by, where positions are scaled as in Llama 3.1
 
 ALIKE = """
-    arcee cohere2 ernie4_5 exaone4 gemma gemma2 glm4 granite granitemoe jais2 lfm2 llama nemotron olmo olmo2 olmoe phi3
+    arcee cohere2 ernie4_5 exaone4 gemma gemma2 glm4 granite granitemoe lfm2 llama nemotron olmo olmo2 olmoe phi3
     qwen2 qwen3 seed_oss smollm3 stablelm starcoder2
 """
 KINDS: Mapping[str, str] = {  # of files, to transformers' names
@@ -128,9 +128,13 @@ class Header:
         return variant if field and self.get(field) else KINDS[self.family]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A field of the family's; of a list with the same number for every layer, the number."""
+        """A field of the family's; of a list, the number of every layer that has one. Raises UnsupportedModel."""
         value = self.said.get(f"{self.family}.{name}", default)
-        return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
+        if not isinstance(value, tuple):
+            return value
+        if len(numbers := set(value) - {0} or {0}) > 1:
+            raise self.unknown(f"layers that differ in {name}")
+        return numbers.pop()
 
     def has(self, tensor: str) -> bool:
         """Whether there is a weight of this name, in some layer."""
@@ -171,18 +175,15 @@ def configuration(header: Header, frequencies: Tensor | None) -> PreTrainedConfi
     return cast(PreTrainedConfig, made(**found | more))
 
 
-def _gemma(large: int) -> Callable[[Header, dict[str, Any]], dict[str, Any]]:
-    """Gemma's scale of scores, which no header states: its largest model, of so many layers, has another one."""
-
-    def more(header: Header, found: dict[str, Any]) -> dict[str, Any]:
-        by_heads = found["hidden_size"] // found["num_attention_heads"]
-        return {"query_pre_attn_scalar": by_heads if found["num_hidden_layers"] == large else found["head_dim"]}
-
-    return more
+def _gemma(header: Header, found: dict[str, Any]) -> dict[str, Any]:
+    """Gemma's scale of scores, which no header states: its largest model has another one."""
+    is_largest = found["num_hidden_layers"] == (46 if header.family == "gemma2" else 62)
+    by_heads = found["hidden_size"] // found["num_attention_heads"]
+    return {"query_pre_attn_scalar": by_heads if is_largest else found["head_dim"]}
 
 
 def _gemma3(header: Header, found: dict[str, Any]) -> dict[str, Any]:
-    more = _gemma(62)(header, found)
+    more = _gemma(header, found)
     if header.get("attention.sliding_window") is None:
         more["layer_types"] = [FULL] * found["num_hidden_layers"]
     sliding = {"rope_type": "default", "rope_theta": header.get("rope.freq_base_swa", 10_000.0)}
@@ -208,7 +209,7 @@ def _phi3(header: Header, found: dict[str, Any]) -> dict[str, Any]:
 
 def _lfm2(header: Header, found: dict[str, Any]) -> dict[str, Any]:
     heads = header.said[f"{header.family}.attention.head_count_kv"]
-    return {"num_key_value_heads": max(heads), "layer_types": [FULL if count else "conv" for count in heads]}
+    return {"layer_types": [FULL if count else "conv" for count in heads]}
 
 
 def _qwen3_5(header: Header, found: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +222,7 @@ def _qwen3_5(header: Header, found: dict[str, Any]) -> dict[str, Any]:
 
 MORE: Mapping[str, Callable[[Header, dict[str, Any]], dict[str, Any]]] = {  # by the fields that were found
     "exaone4": _exaone4,
-    "gemma2": _gemma(46),
+    "gemma2": _gemma,
     "gemma3_text": _gemma3,
     "gpt_oss": lambda _, found: {"rope_parameters": found["rope_parameters"] | {"truncate": False}},
     "lfm2": _lfm2,
@@ -361,12 +362,9 @@ OSS = ("gpt-oss",)
 RULES: tuple[tuple[str, Filled, tuple[str, ...]], ...] = (  # the first that matches counts, of these families or of all
     (LAYER + r"self_attn\.([qk])_proj\.(?:weight|bias)", _halves, PERMUTED),
     (LAYER + r"mlp\.experts\.gate_up_proj(_bias)?", _neighbours, OSS),
-    (
-        LAYER + r"mlp\.experts\.down_proj",
-        _named("blk.{0}.ffn_down_exps.weight", lambda weight: weight.mT),
-        OSS,
-    ),
+    (LAYER + r"mlp\.experts\.down_proj", _named("blk.{0}.ffn_down_exps.weight", lambda weight: weight.mT), OSS),
     (LAYER + r"mlp\.experts\.down_proj_bias", _named("blk.{0}.ffn_down_exps.bias"), OSS),
+    (LAYER + r"self_attn\.sinks", _named("blk.{0}.attn_sinks.weight"), OSS),
     (NORMS, _shifted, SHIFTED),
     (LAYER + r".*experts\.gate_up_proj", _experts, ()),
     (LAYER + r".*experts\.down_proj", _named("blk.{0}.ffn_down_exps.weight"), ()),

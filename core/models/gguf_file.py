@@ -19,7 +19,8 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrain
 from transformers.initialization import no_init_weights
 
 from core.errors import DamagedAssets, IncompleteModel, UnsupportedModel
-from core.models.gguf_families import FREQUENCIES, KINDS, SAFETENSORS, Header, Part, configuration, parts_of, unused
+from core.models.families import FIXED
+from core.models.gguf_families import FREQUENCIES, KINDS, Header, Part, configuration, parts_of, unused
 from core.models.gguf_header import AGAIN, PLAIN, StoredTensor, read_header, readable
 from core.models.gguf_words import ends_of_text, load_words
 from core.models.linear import ROUNDED
@@ -81,6 +82,10 @@ class GgufFile(Header):
             UnsupportedModel: it states something that is not known of its family.
             DamagedAssets: it states no model.
         """
+        if "rope_factors_long.weight" in self.tensors:
+            raise UnsupportedModel(
+                f"{self.path.name} changes its rotary frequencies with the length of the text (longrope).", hint=FIXED
+            )
         divisors = self.tensors.get(FREQUENCIES)
         with readable(self.path):
             return configuration(self, None if divisors is None else torch.cat(list(self.numbers(divisors))))
@@ -211,7 +216,7 @@ def refuse_others(name: str, said: Mapping[str, Any], family: str) -> None:
     if family not in KINDS:
         raise UnsupportedModel(
             f"{name} holds a model of the family {family!r}, whose GGUF files were not compared with folders.",
-            hint=SAFETENSORS,
+            hint="Its folder with safetensors may be served: see assets/docs/families.md.",
         )
 
 

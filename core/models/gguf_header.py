@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from packaging.version import Version
 
 from core.errors import DamagedAssets, UnsupportedModel
 
 LEAST_TRANSFORMERS = Version("5.19.0")  # 5.17 reads their tokenizers wrong, as the comparison with it shows
 AGAIN = "Fetch the file again."
-UNREADABLE = (struct.error, ValueError, LookupError, TypeError, ArithmeticError, MemoryError)
+UNREADABLE = (struct.error, ValueError, LookupError, TypeError, ArithmeticError, MemoryError, StrictDataclassError)
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 FLOAT, STRING = 6, 8
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}  # types that hold numbers, not blocks

@@ -66,6 +66,8 @@ def load_words(path: Path, said: Mapping[str, Any]) -> PreTrainedTokenizerBase:
             path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False
         )
         assert isinstance(found, PreTrainedTokenizerBase)
+        if not known.get("add_space_prefix", True):
+            _without_prefix(found.backend_tokenizer)
         return found
     pre = str(known.get("pre", "default"))
     if pre not in SPLITS:
@@ -79,6 +81,13 @@ def load_words(path: Path, said: Mapping[str, Any]) -> PreTrainedTokenizerBase:
         clean_up_tokenization_spaces=False,
         **{role: words[number] for role, number in ids.items() if number is not None},
     )
+
+
+def _without_prefix(tokenizer: Tokenizer) -> None:
+    """Let a text begin without a space of the tokenizer's own, which transformers' for all families but Gemma adds."""
+    if isinstance(tokenizer.pre_tokenizer, pre_tokenizers.Metaspace):
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+        tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
 
 
 def _byte_level(words: list[str], known: Mapping[str, Any], pre: str) -> Tokenizer:
@@ -103,11 +112,11 @@ def _byte_level(words: list[str], known: Mapping[str, Any], pre: str) -> Tokeniz
 
 
 def ends_of_text(said: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tokens that end a text: those that the header names, and known ones, of which early files call some text."""
+    """The tokens that end a text: those that the header names, and known ones, which some files call plain text."""
     named = (said.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
     words, types = said["tokenizer.ggml.tokens"], said.get("tokenizer.ggml.token_type")
     known = {word: at for at, word in enumerate(words) if word in ENDS_OF_TEXT}
-    ends = {at for word, at in known.items() if word.startswith(b"<|") or (types and types[at] == CONTROL)}
+    ends = {at for word, at in known.items() if word != b"</s>" or (types and types[at] == CONTROL)}  # also of HTML
     ends.update(end for end in named if end is not None)
     if b"<|return|>" in known:
         ends.discard(known.get(b"<|end|>", -1))  # of gpt-oss: the end of a message

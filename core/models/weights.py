@@ -55,7 +55,7 @@ def load_model(
     Raises:
         DamagedAssets: weights are missing, truncated or do not match the config.
         UnsupportedModel: transformers has no causal language model for it.
-        NotEnoughMemory: the device is full. LoadingStopped: the user has stopped it.
+        NotEnoughMemory: the device or host memory is full. LoadingStopped: the user has stopped it.
     """
     in_bits = device.type == "cpu" and dtype == torch.float32 and divide is None
     in_bits &= bits not in FORMATS or backend.kernel is not None
@@ -82,7 +82,7 @@ def load_module(
         in_bits: matrices keep the 16 bits that the files have, and of a folder take no memory before they are used.
         as_stored, told_bytes: as of `load_gguf`.
     Raises:
-        DamagedAssets, UnsupportedModel, LoadingStopped: as `load_model`.
+        DamagedAssets, UnsupportedModel, NotEnoughMemory, LoadingStopped: as `load_model`.
     """
     register()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the app and the commands show their own
@@ -107,6 +107,8 @@ def load_module(
                 key_mapping=dict(NAMES) if stated_kind(folder) in WHOLES else None,
             )
     except (OSError, KeyError, SafetensorError, RuntimeError) as error:
+        if "memory" in str(error):  # torch's and the system's words for too little of it
+            raise _too_large("") from error
         raise DamagedAssets(
             f"The weights in {name_of(folder)} are missing or damaged.", hint=restore_hint(folder)
         ) from error
@@ -122,6 +124,13 @@ def load_module(
             hint=restore_hint(folder),
         )
     return cast(nn.Module, model)
+
+
+def _too_large(where: str) -> NotEnoughMemory:
+    return NotEnoughMemory(
+        f"The weights do not fit into the memory that is free{where}.",
+        hint="Close other programs that use it, or choose a smaller model.",
+    )
 
 
 def _family(config: PreTrainedConfig) -> Any:
@@ -182,10 +191,7 @@ def prepared(
         left = dims.weight_bytes if file_bytes is None else file_bytes
         _place(module, dtype, device, backend.kernel, bits, left)
     except torch.OutOfMemoryError as error:
-        raise NotEnoughMemory(
-            "The weights do not fit into the memory that is free on the device.",
-            hint="Close other programs that use it, or choose a smaller model.",
-        ) from error
+        raise _too_large(" on the device") from error
     if device.type != "cpu":
         use_fewer_launches(module)
     if backend.kernel is not None:

@@ -13,6 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
+CGROUPS = Path("/sys/fs/cgroup")
 LOOK_SECONDS = 0.25  # between two looks; the system counts in hundredths of a second
 # Cores: a thread is kept if others leave this much less than a core for it. A program that wants a whole core beside us
 # gets two thirds of one while we use all of two; that must cost a thread, and a browser's bursts must not.
@@ -53,7 +55,17 @@ def own_cores() -> set[int]:
     return set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
-def free_cores(before: Used, now: Used, cores: int) -> float:
+def quota() -> float:
+    """How many cores a container may keep busy, as Linux's control groups tell it; infinity: there is no limit."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError):
+            most, period = " ".join((CGROUPS / name).read_text(encoding="ascii") for name in names).split()
+            if most.isdecimal():  # else "max", or -1
+                return int(most) / int(period)
+    return math.inf
+
+
+def free_cores(before: Used, now: Used, cores: float) -> float:
     """How many of so many cores other programs left free between two looks."""
     seconds = now.clock - before.clock
     others = cores - (now.idle - before.idle + now.own - before.own) / seconds
@@ -114,11 +126,11 @@ class Threads:
         self,
         look: Callable[[], Used] = used_now,
         clock: Callable[[], float] = time.perf_counter,
-        cores: int | None = None,
+        cores: float | None = None,
     ) -> None:
         self._look, self._clock = look, clock
-        self._cores = len(own_cores()) if cores is None else cores
-        self._free = float(self._cores)
+        self._cores = min(len(own_cores()), quota()) if cores is None else cores
+        self._free = self._cores
         self.changes = 0  # of the number: what passes took before tells nothing of those that follow
         self._last = 0
         self._before = self._try_look()

@@ -93,14 +93,17 @@ class Known(Described):
         return self.gguf is None or self.gguf.package is None
 
     def path(self) -> Path | None:
-        """The folder with its files, or its GGUF file; None if they are not on this machine."""
+        """The folder with its files, or its GGUF file; None if they are not here, or may not be read."""
         if self.folder is not None:
             return ROOT / self.folder
         assert self.repo is not None, f"{self.name} has no files anywhere"
-        found = store.locate(self.repo)
-        if self.gguf is None or found is None:
-            return found
-        return file if (file := found / self.gguf.file).is_file() else None
+        try:
+            found = store.locate(self.repo)
+            if self.gguf is None or found is None:
+                return found
+            return file if (file := found / self.gguf.file).is_file() else None
+        except (OSError, ValueError):
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,15 +3,13 @@
 A draft with other tokens would be useless, and one that is not much smaller too slow; neither could make a text wrong.
 """
 
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from core.errors import CoreError, UnsupportedModel
-from core.models.hub import store
 from core.models.hub.catalog import ModelEntry, entries, find, require_files
+from core.models.hub.local import in_cache, look_at
 from core.models.loader import load_tokenizer, read_dims, same_tokens
 
 AUTO, NONE = "auto", "none"
@@ -57,28 +55,21 @@ def pair(name: str, wish: str = AUTO) -> ModelEntry:
 def find_draft(target: Path) -> tuple[str, Path] | None:
     """Name and folder of the smallest model on this machine that has a target's tokens and is much smaller."""
     dims = read_dims(target)
-    fitting: list[tuple[int, str, Path]] = []
-    for name, folder in _candidates():
-        try:
-            small = read_dims(folder)
-        except CoreError:
-            continue
-        near = small.drafts and abs(small.vocab_size - dims.vocab_size) <= PADDING
-        if near and 0 < small.weight_bytes <= MOST_SHARE * dims.weight_bytes and folder != target:
-            fitting.append((small.weight_bytes, name, folder))
-    tokenizer: PreTrainedTokenizerBase | None = None
-    for _, name, folder in sorted(fitting):
-        tokenizer = tokenizer or load_tokenizer(target)
-        if same_tokens(tokenizer, load_tokenizer(folder)):
-            return name, folder
+    known = [look_at(row.name, shown=row.name, path=path) for row in entries().values() if (path := row.path())]
+    fitting = sorted(
+        (small.dims.weight_bytes, small.shown, small.path)
+        for small in (*known, *in_cache())
+        if small.dims is not None
+        and small.dims.drafts
+        and abs(small.dims.vocab_size - dims.vocab_size) <= PADDING
+        and 0 < small.dims.weight_bytes <= MOST_SHARE * dims.weight_bytes
+        and small.path != target
+    )
+    if not fitting:
+        return None
+    tokenizer = load_tokenizer(target)
+    for _, name, path in fitting:
+        with suppress(CoreError):  # a model whose tokens cannot be read is no draft
+            if same_tokens(tokenizer, load_tokenizer(path)):
+                return name, path
     return None
-
-
-def _candidates() -> Iterator[tuple[str, Path]]:
-    """Complete models on this machine."""
-    rows = [(row.name, row.path()) for row in entries().values()]
-    seen = set[Path]()
-    for name, folder in [*rows, *((repo, store.locate(repo)) for repo in store.repositories())]:
-        if folder is not None and folder not in seen and not store.missing_files(folder):
-            seen.add(folder)
-            yield name, folder

@@ -165,6 +165,9 @@ def test_weights_are_what_the_package_unpacks(file: Path) -> None:
         ({"rope__scaling__type": "longrope"}, "positions scaled as 'longrope'"),
         ({"rope__scaling__type": "yarn", "rope__scaling__yarn_log_multiplier": 0.1}, "a variant of YaRN"),
         ({"rope__dimension_count": 8}, "positions in a part of each head"),
+        ({"more": {"rope_factors_long.weight": torch.ones(8)}}, "frequencies with the length"),
+        ({"attention__head_count_kv": [2, 1]}, "layers that differ in attention.head_count_kv"),
+        ({"attention__sliding_window_pattern": [1]}, "header of a.gguf is damaged"),
         ({"attention__head_count": None}, "header of a.gguf is damaged"),
         ({"attention__head_count_kv": 3}, "do not fit its header: blk.0.attn_k.weight"),
         ({"block_count": 1}, "the tensor blk.1."),
@@ -316,6 +319,26 @@ def test_words_stay_whole_where_merges_do_not_lead_to_them_and_what_is_not_known
         load_words(Path("a.gguf"), fields("gpt-2") | {"tokenizer.ggml.merges": [b"x yz"]})
 
 
+@pytest.mark.parametrize("prefix", [True, False])
+def test_a_file_says_whether_a_text_begins_with_a_space_of_the_tokenizers_own(file: Path, prefix: bool) -> None:
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "ab", "▁ab"]
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(words)
+    writer.add_token_scores([-float(number) for number in range(len(words))])
+    writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * 5])
+    writer.add_bos_token_id(1)
+    writer.add_add_space_prefix(prefix)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    ours = load_words(file, gguf_header.read_header(file)[0])
+    for text, tokens in (("ab", ["▁ab" if prefix else "ab"]), (" ab ab", ["▁ab", "▁ab"])):
+        found = ours(text, add_special_tokens=False)["input_ids"]
+        assert ours.convert_ids_to_tokens(found) == tokens
+    assert ours.decode(found) == ("ab ab" if prefix else " ab ab")
+
+
 def test_splits_are_those_that_transformers_knows() -> None:
     known = pytest.importorskip("transformers.integrations.gguf.gguf_tokenizer_mapping").GGUF_PRE_TOKENIZER_SPLITS
     both = set(known) & set(SPLITS)
@@ -329,6 +352,7 @@ def test_splits_are_those_that_transformers_knows() -> None:
         ("a </s> <|end|>", [1, 4, 4], (0, 2)),  # Phi-3 as in its first files; `</s>` is a word of HTML
         ("a <|end|> <|return|> <|call|>", [1, 3, 3, 3], (0, 2, 3)),  # gpt-oss: a message ends, and the next one begins
         ("a <|im_end|>", None, (0, 1)),
+        ("a </s> <end_of_turn>", [1, 1, 1], (0, 2)),  # Gemma 3 as its makers quantised it
     ],
 )
 def test_known_tokens_end_a_text(words: str, kinds: list[int] | None, ends: tuple[int, ...]) -> None:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from core.caches.streaming import StreamingCache
 from core.caches.tokens import Context
 from core.config import DraftConfig
-from core.errors import DamagedAssets, UnsupportedModel
+from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.models.hub import catalog
 from core.models.loader import dims_of, read_dims
@@ -21,7 +22,9 @@ from core.models.weights import load_model
 from tests.core.toys import CPU, FAMILIES, loaded, random_prompt, tiny_config, tiny_model
 
 
-def test_a_folder_is_sized_before_it_is_loaded_and_truncated_weights_are_damage(tmp_path: Path) -> None:
+def test_a_folder_is_sized_before_it_is_loaded_and_truncated_weights_are_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = AutoModelForCausalLM.from_config(tiny_config(kv_heads=2), dtype=torch.float32)
     model.save_pretrained(tmp_path)
     dims, entry = read_dims(tmp_path), catalog.find(str(tmp_path))
@@ -30,6 +33,10 @@ def test_a_folder_is_sized_before_it_is_loaded_and_truncated_weights_are_damage(
     (weights,) = tmp_path.glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(DamagedAssets, match="missing or damaged"):
+        load_model(tmp_path, dims, torch.float32, CPU)
+    full = RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory")
+    with monkeypatch.context() as patched, pytest.raises(NotEnoughMemory, match="memory that is free"):
+        patched.setattr("transformers.LlamaForCausalLM.from_pretrained", Mock(side_effect=full))
         load_model(tmp_path, dims, torch.float32, CPU)
     weights.write_bytes(b"")
     dims = read_dims(tmp_path)  # from the config alone

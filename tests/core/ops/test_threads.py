@@ -1,6 +1,7 @@
 """Threads beside other programs, and what passes took: what a look tells, and what follows from it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 
@@ -59,6 +60,29 @@ def test_a_thread_for_each_core_that_others_leave(machine: Machine, others: floa
     torch.set_num_threads(1)
     looks = machine.looks
     assert machine.passes(0.0, 1.0) == 1 and machine.looks == looks, "torch's own number is the most; one needs no look"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.max": "200000 100000\n"}, 2),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({}, 8),
+    ],
+)
+def test_a_container_uses_no_more_threads_than_it_has_cores(
+    files: dict[str, str], expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more, the system stops all of them for most of each tenth of a second."""
+    for name, told in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(told)
+    monkeypatch.setattr(threads, "CGROUPS", tmp_path)
+    monkeypatch.setattr(threads, "own_cores", lambda: set(range(8)))
+    monkeypatch.setattr(threads, "most_threads", lambda: 8)
+    assert Threads(lambda: Used(0.0, 0.0, 0.0)).now() == expected
 
 
 def test_it_looks_four_times_a_second_at_most(machine: Machine) -> None:

@@ -164,6 +164,11 @@ def test_a_draft_is_found_by_its_tokens_if_its_keys_can_be_moved(
 ) -> None:
     target = save(tmp_path / "t", layers=9)
     put_in_cache("small/other-words", save(tmp_path / "a", words=59, layers=1))
+    damaged = put_in_cache("small/damaged", save(tmp_path / "e", layers=1))
+    (damaged / "tokenizer.json").write_text("{}")
+    for closed in ("small/closed", "Qwen/Qwen3-0.6B"):  # folders that cannot be read
+        put_in_cache(closed, save(tmp_path / "f", layers=1))
+        (store.repository_folder(closed) / "refs" / "main").write_bytes(b"\xff")
     found = pair(str(target))
     assert found.draft is None and "no small model" in found.draft_because
     draft = put_in_cache("small/same-words", save(tmp_path / "b", layers=1))
