@@ -222,12 +222,11 @@ def explain_pip(complaints: str) -> NotPossibleHere:
         return NotPossibleHere("The disk is full.", hint="Free 3 GB (10 GB for a GPU) and start again.")
     errors = [line for line in complaints.splitlines() if line.startswith("ERROR:")]
     reason = last_line("\n".join(errors) or complaints).removeprefix("ERROR:").strip()
-    other_python = f"Try another Python from 3.11 up (this is {sys.version_info[0]}.{sys.version_info[1]})."
-    by_hand = "Install requirements.txt by hand and start with --no-venv."
-    return NotPossibleHere(
-        f"pip could not install the requirements: {reason.rstrip('.')}.",
-        hint=other_python if "No matching distribution" in reason else by_hand,
-    )
+    hint = "Install requirements.txt by hand and start with --no-venv."
+    if "No matching distribution" in reason:  # pip says no more of an index that asks for a password
+        python = f"another Python from 3.11 up (this is {sys.version_info[0]}.{sys.version_info[1]})"
+        hint = f"Try {python}, or see that pip may read its index (pip config list)."
+    return NotPossibleHere(f"pip could not install the requirements: {reason.rstrip('.')}.", hint=hint)
 
 
 def last_line(text: str) -> str:

@@ -14,7 +14,8 @@ constexpr int NUMBERS = 32;  // of a block
 constexpr int TILE = 8;      // rows that share the levels of a block
 constexpr int LANES = WIDE;
 // Bytes between what is computed with and what is asked for. Of 8,960 x 1,536 in Q4_K four rows take 0.82 of the time
-// without it and one row 1.2 (AMD EPYC with AVX-512, 2026-11-26); one row 0.78, in Q6_K 0.55 (with AVX2, 2026-11-28).
+// without it and one row 1.2 (AMD EPYC with AVX-512, 2026-11-26; an Intel Xeon with AMX 0.95, 2026-11-28); one row 0.78, in
+// Q6_K 0.55 (with AVX2, 2026-11-28).
 constexpr int AHEAD = 4096;
 template <int R> constexpr bool ASKS = R > 1 || LANES < 16;
 typedef uint8_t Bytes __attribute__((vector_size(sizeof(Wide))));
