@@ -5,6 +5,8 @@ import re
 from contextlib import suppress
 from typing import NamedTuple
 
+from app.formats import plural
+
 TEXT_CONTROLS = set(b"\t\n\v\f\r\x1a\x1b\b")  # control bytes that real text files contain
 BOMS = (  # UTF-32 first: its little-endian mark begins with UTF-16's
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -126,7 +128,7 @@ def decode_utf8(encoded: bytes) -> Decoded | None:
 
 def damaged(count: int, encoding: str) -> str:
     """The warning about lost characters."""
-    return f"{count:,} damaged characters (no valid {encoding.removesuffix('-sig').upper()}) show as �."
+    return f"{plural(count, 'damaged character')} (no valid {encoding.removesuffix('-sig').upper()}), shown as �."
 
 
 def decode_by_guess(encoded: bytes) -> Decoded | None:

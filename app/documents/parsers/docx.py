@@ -18,6 +18,7 @@ from app.documents.numbering import Numbering, number_or, read_numbering, value
 from app.documents.strict_xml import DAMAGED, optional, related, stated
 
 SIGNS = {"noBreakHyphen": "-", "ptab": "    ", "tab": "    "}
+OF_EQUATIONS = {"num": "", "den": "/", "sub": "_", "sup": "^"}  # parts that stand above or below others, with a sign
 HEADING_LEVELS = range(9)  # outline level 9 is running text
 MOST_BASES = 20  # styles below a style
 # Deleted or moved away; fallbacks for older programs; pronunciations of characters.
@@ -129,6 +130,17 @@ class Body(Reader):
         self._continues = False  # the end of the last paragraph was deleted, so the next one goes on with it
         self._after_code = False
         self._hidden = False  # the run
+
+    def part_of_equation(self, element: Element) -> None:
+        """A part of an equation that is no line of its own here: a/(b+c), x^2."""
+        letters = "".join(part.text or "" for part in element.iter("t"))
+        opens, closes = ("", "") if letters.isalnum() else ("(", ")")
+        if letters:
+            self.put(OF_EQUATIONS[element.tag] + opens)
+            self.children(element)
+            self.put(closes)
+
+    on_num = on_den = on_sub = on_sup = part_of_equation
 
     def on_p(self, element: Element) -> None:
         """A paragraph."""

@@ -173,6 +173,11 @@ DELETED = '<w:del w:id="1"><w:r><w:delText>old </w:delText></w:r></w:del>'
 ENDS = "<w:rPr><w:del w:id='2'/></w:rPr>"  # its end is deleted
 CHANGED = f"<w:moveFrom>{run('away ')}</w:moveFrom><w:ins>{run('new ')}</w:ins><w:moveTo>{run('here')}</w:moveTo>"
 FIELD = '<w:r><w:fldChar w:fldCharType="begin"/><w:instrText>PAGE \\* MERGE</w:instrText></w:r>'
+SUMS = '<m:oMath xmlns:m="x">{}</m:oMath>'.format(
+    "<m:f><m:num>{}</m:num><m:den>{}</m:den></m:f><m:sSup><m:e>{}</m:e><m:sup>{}</m:sup></m:sSup>".format(
+        *(f"<m:r><m:t>{letters}</m:t></m:r>" for letters in ("a", "b+c", "10", "6"))
+    )
+)
 HIDDEN = run("hidden", "<w:vanish/>") + run(" shown", '<w:vanish w:val="0"/>')
 CHOICE = f"<AlternateContent><Choice>{run(' new')}</Choice><Fallback>{run(' old')}</Fallback></AlternateContent>"
 INNER = f"<text:list-item><text:p>two</text:p>{a_list('in')}</text:list-item>"
@@ -192,6 +197,7 @@ CASES = [
     ("docx", f"<w:tbl><w:tr><w:tc>{item('a', 2)}{item('b', 2)}</w:tc><w:tc>{item('c', 1)}</w:tc></w:tr></w:tbl>",
      "4. a\n5. b | • c"),
     ("docx", f"<w:p>{run('Text')}{FIELD}{HIDDEN}{CHOICE}</w:p>", "Text shown new"),
+    ("docx", f"<w:p>{run('It is ')}{SUMS}</w:p>", "It is a/(b+c)10^6"),
     ("docx", word("", "Before  it.") + word("Code", "def f():") + word("Sub", "    if  x:") + word("Code", "")
      + word("Pre", "").replace("<w:t ", "<w:tab/><w:t ").replace("></w:t>", ">return 1</w:t>")
      + word("Plain", "After  it."), "Before it.\n\ndef f():\n    if  x:\n\n    return 1\n\nAfter it."),

@@ -51,7 +51,7 @@ def test_a_document_chooses_among_the_encodings_of_the_web(label: str, codec: st
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_a_damaged_character_does_not_turn_utf8_into_another_encoding(mark: str) -> None:
     decoded = decode((mark + GERMAN * 20).encode()[:-1] + b"\xff\n")
-    told = "1 damaged characters (no valid UTF-8) show as �."
+    told = "1 damaged character (no valid UTF-8), shown as �."
     assert decoded == ((GERMAN * 20)[:-1] + "�\n", told)
 
 
