@@ -192,12 +192,12 @@ def remove_model(name: str, *, as_json: bool) -> None:
         freed = store.remove(repo)
     except OSError as error:
         raise NotPossibleHere(
-            f"{repo} cannot be removed ({error.strerror}).", hint="Check who may write there."
+            f"{name} cannot be removed ({error.strerror}).", hint="Check who may write there."
         ) from error
     if as_json:
         print_json({"model": name, "repository": repo, "freed_bytes": freed})
     else:
-        print(f"Removed {repo}: {freed / 1e9:.2f} GB freed.")
+        print(f"Removed {name}: {freed / 1e9:.2f} GB freed.")
 
 
 def get_model(name: str, *, as_json: bool) -> None:
