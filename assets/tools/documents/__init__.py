@@ -1,1 +1,1 @@
-"""How well real documents are read: tables of words lost, speed and scans."""
+"""How well real documents are read: tables of words lost, speed, scans and images of pages."""
