@@ -7,6 +7,7 @@ the wait, which other work on the machine makes longer (medians). "PNG", "JPEG":
 a file, in kilobytes. Every sentence of a page's text is then looked for on its image.
 """
 
+import argparse
 import base64
 import io
 import os
@@ -19,7 +20,7 @@ from PIL import Image
 
 from app.documents.page_image import draw_page
 from app.documents.readers import read_document
-from assets.tools.documents.table import print_folder
+from assets.tools.documents.table import measured, print_table
 
 PAGES = 4  # of each file, evenly spaced
 WIDTH = 1_200  # pixels
@@ -65,5 +66,14 @@ def size_as(image: Image.Image, kind: str, **options: int) -> float:
     return len(packed.getvalue()) / 1000
 
 
+def main() -> None:
+    """Measure every PDF of a folder."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--markdown", action="store_true")
+    args = parser.parse_args()
+    print_table(HEAD, measured(sorted(args.folder.glob("*.pdf")), measure), markdown=args.markdown)
+
+
 if __name__ == "__main__":
-    print_folder("Draw pages of real PDFs.", [".pdf"], HEAD, measure)
+    main()

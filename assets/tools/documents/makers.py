@@ -7,6 +7,7 @@ of words with more than 18 letters, ours and PDFium's. "Lost": words of PDFium's
 that were dropped as headers and footers. Time is the processor's, of the reading process and of this one.
 """
 
+import argparse
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from app.documents.parsers.pdf import read
 from app.documents.prose import clean_lines
 from app.documents.readers import to_document
 from app.documents.running_lines import drop_running_lines
-from assets.tools.documents.table import print_folder
+from assets.tools.documents.table import measured, print_table
 
 LONG_WORD = 18  # letters
 WORD = re.compile(r"[^\W\d_]+")
@@ -114,5 +115,15 @@ def long_share(found: Iterable[str]) -> float:
     return sum(length > LONG_WORD for length in lengths) / max(1, len(lengths))
 
 
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="assets.tools.documents.makers", description="Read real PDFs.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--markdown", action="store_true", help="as in assets/docs/documents.md")
+    args = parser.parse_args()
+    rows = measured(sorted(args.folder.glob("*.pdf")), lambda file: measure(file).cells())
+    print_table(HEAD, rows, markdown=args.markdown, names=2)
+
+
 if __name__ == "__main__":
-    print_folder("Read real PDFs.", [".pdf"], HEAD, lambda file: measure(file).cells(), names=2)
+    main()

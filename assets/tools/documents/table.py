@@ -1,9 +1,7 @@
 """Tables of what real files give, for people or as in assets/docs/documents.md."""
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from app.documents.errors import DocumentError
@@ -34,16 +32,3 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, markdown:
         pairs = enumerate(zip(cells, widths, strict=True))
         told = [cell.ljust(width) if at < names else cell.rjust(width) for at, (cell, width) in pairs]
         print(f"| {' | '.join(told)} |" if markdown else "  ".join(told))
-
-
-def print_folder(
-    about: str, endings: Sequence[str], head: Sequence[str], measure: Callable[[Path], Sequence[str]], names: int = 1
-) -> None:
-    """The command line of a tool that prints a table of the files in a folder that have one of these endings."""
-    parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--markdown", action="store_true", help="as in assets/docs/documents.md")
-    args = parser.parse_args()
-    files = sorted(args.folder.iterdir(), key=lambda file: (file.suffix, file.name))
-    rows = measured((file for file in files if file.suffix in endings), measure)
-    print_table(head, rows, markdown=args.markdown, names=names)
