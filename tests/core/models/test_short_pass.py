@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import product, starmap
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ def test_a_pass_in_one_call_is_that_of_its_parts_and_leaves_what_they_leave(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, made: Any, family: str, kv_heads: int, threads: int,
     kept_as: torch.dtype, counts: bool,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(backend.kernel._threads, "now", lambda: threads)
+    monkeypatch.setattr(backend.kernel, "_threads", SimpleNamespace(now=lambda: threads))  # not torch's own
     model = model_in(backend, kept_as, family, layers=3, heads=6, kv_heads=kv_heads)
     judges = [first := made(model, backend, kept_as), made(model, backend, kept_as, first)]
     caches = [judge.cache for judge in judges]

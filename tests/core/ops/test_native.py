@@ -133,7 +133,8 @@ def test_rows_become_integers_as_their_slow_twin_says(kernel: SmallRows, dim: in
     assert found is not None and found.shape == (2, 50, dim + SCALE) and not found[0, 3].any()
     assert (found[..., :dim].int() - scaled_reference(x)[..., :dim].int()).abs().max() <= 1
     step, off = x.norm(dim=-1, keepdim=True) / FULL, (widened(found, torch.float32) - x).abs()
-    assert bool((off <= 0.501 * step).all()) and not bool((off <= 0.4 * step).all()), "the control"
+    most = 0.5 + FULL * torch.finfo(torch.float32).eps  # half a level, and what float32 rounds the largest by
+    assert bool((off <= most * step).all()) and not bool((off <= 0.4 * step).all()), "the control"
     x[1, 7, 5] = torch.inf
     assert kernel.scaled(x) is None
 

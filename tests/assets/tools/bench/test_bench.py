@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import launch as launcher
 from assets.tools.bench import ablation, kernels, plot, speed
@@ -110,6 +111,7 @@ def test_kernels_are_measured_without_a_model(
         raise NoKernel("no C++ compiler (g++) on this machine")
 
     monkeypatch.setattr(kernels, "small_rows", missing)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     document, told = document_of(capsys, "--suite", "kernels", "--contexts", "16,32")
     assert {row["context"] for row in document["rows"]} == {16, 32} and document["config"]["kernel"] is False
     assert document["config"]["clock"] == "thread_time", "of one thread the processor's time"
