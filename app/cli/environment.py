@@ -273,7 +273,7 @@ def choose_torch(device: str) -> tuple[str | None, str]:
     The build is a folder of the wheel index, for example "cpu"; None: that of the user's own index.
     """
     if device == "cpu":
-        return None, "from your package index, as --device cpu was given."
+        return None, "the smallest that is to be had, as --device cpu was given."
     if not torch_wheels():
         return None, f"from your package index, as {TORCH_WHEELS_VARIABLE} is empty."
     answer = nvidia.ask_driver()
@@ -281,7 +281,7 @@ def choose_torch(device: str) -> tuple[str | None, str]:
         because = f"the CPU build for now, as nvidia-smi is there and {answer.failure}."
         return "cpu", f"{because} When the GPU works, run: {nvidia.REPAIR}"
     if not answer.gpus:
-        return None, "from your package index, as no NVIDIA GPU was found."
+        return None, "the smallest that is to be had, as no NVIDIA GPU was found."
     first, build = answer.gpus[0], nvidia.choose_build(answer.gpus)
     if isinstance(build, nvidia.UnusedGpu):
         because = f"the CPU build for now, as {first.name} was found, but {build.problem.removesuffix('.')}."
@@ -293,7 +293,7 @@ def choose_torch(device: str) -> tuple[str | None, str]:
 def install_torch(python: Path, device: str) -> None:
     """Install the build of torch that suits this machine, and print which and why in one line.
 
-    It comes from the user's package index, if every build suits this machine. What it requires is not installed.
+    Without a GPU the one without libraries for GPUs is preferred, wherever it is. What torch requires is not installed.
 
     Raises:
         NotPossibleHere: pip could not install it.
@@ -310,12 +310,15 @@ def install_torch(python: Path, device: str) -> None:
 
 
 def installed_lean(python: Path, version: str) -> bool:
-    """Install torch without libraries for GPUs where pip's index or folders have it, whether they do."""
+    """Install torch without libraries for GPUs from pip's index or folders, else PyTorch's own; whether one has it."""
     locked = TORCH_LOCK.read_text(encoding="utf-8").replace(f"torch=={version} ", f"torch=={version}+cpu ")
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(NotPossibleHere):
+    place = torch_wheels().rstrip("/")
+    with tempfile.TemporaryDirectory() as folder:
         (lock := Path(folder) / TORCH_LOCK.name).write_text(locked, encoding="utf-8")
-        pip_install(python, *BY_HASH, lock)
-        return True
+        for where in ((), ("--index-url", f"{place}/cpu", "--retries", "1")) if place else ((),):
+            with contextlib.suppress(NotPossibleHere):
+                pip_install(python, *where, *BY_HASH, lock)
+                return True
     return False
 
 

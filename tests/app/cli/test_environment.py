@@ -104,7 +104,7 @@ class Pip:
     def install(self, _python: Path, *what: str | Path) -> None:
         self._asked.append(" ".join(map(str, what)))
         for word in self._refused:
-            if word in self._asked[-1]:
+            if word in f"install {self._asked[-1]}":
                 raise NotPossibleHere(f"pip could not install it: No {word}.", hint="Try again.")
 
     @property
@@ -142,7 +142,7 @@ TORCH, REST = f"{BY_HASH} {environment.TORCH_LOCK}", f"-r {environment.REQUIREME
 LOCKED = [f"{BY_HASH} {environment.LOCK}", REST]
 REPAIR = "python launch.py repair"
 RTX = "as NVIDIA GeForce RTX 4090 was found"
-NO_GPU = "from your package index, as no NVIDIA GPU was found."
+NO_GPU = "the smallest that is to be had, as no NVIDIA GPU was found."
 FITS = "the build for CUDA {}, " + RTX + " and it has driver {}."
 OLD = "the CPU build for now, " + RTX + ", but its driver {0} is too old for torch 2.13. "
 OLD += "Update the NVIDIA driver to {1} or newer, then run: " + REPAIR
@@ -152,7 +152,7 @@ OLD += "Update the NVIDIA driver to {1} or newer, then run: " + REPAIR
     ("smi", "device", "build", "line"),
     [
         (None, "auto", None, NO_GPU),
-        ("580.65.06", "cpu", None, "from your package index, as --device cpu was given."),
+        ("580.65.06", "cpu", None, "the smallest that is to be had, as --device cpu was given."),
         ("470.82.01", "auto", "cpu", OLD.format("470.82.01", "525.60.13")),
         ("550.54.14", "cuda", "cu126", FITS.format("12.6", "550.54.14")),
         ("fails", "auto", "cpu", "the CPU build for now, as nvidia-smi is there and fails: No driver."),
@@ -181,11 +181,19 @@ def test_torch_without_the_libraries_of_a_gpu_is_taken_where_somebody_has_it(
     monkeypatch.setattr(environment, "installed_lean", INSTALLED_LEAN)
     monkeypatch.setattr(tempfile, "tempdir", str(scratch := tmp_path / "scratch"))
     scratch.mkdir()
-    for device, is_there in (("cpu", True), ("auto", True), ("auto", False)):
-        pip.refuse(*([] if is_there else ["scratch"]))
+    from_pytorch = f"--index-url {environment.TORCH_WHEELS}/cpu --retries 1"
+    cases: list[tuple[str, str, list[str], list[str]]] = [
+        ("auto", environment.TORCH_WHEELS, [], [BY_HASH]),
+        ("cpu", environment.TORCH_WHEELS, [f"install {BY_HASH} {scratch}"], [BY_HASH, from_pytorch]),
+        ("auto", environment.TORCH_WHEELS, [str(scratch)], [BY_HASH, from_pytorch, TORCH]),
+        ("cpu", "", [str(scratch)], [BY_HASH, TORCH]),
+    ]
+    for device, index, refused, expected in cases:
+        monkeypatch.setenv(environment.TORCH_WHEELS_VARIABLE, index)
+        pip.refuse(*refused)
         environment.fill_venv(device)
-        first, *asked = pip.asked
-        assert first.startswith(f"{BY_HASH} {scratch}") and asked == ([] if is_there else [TORCH]) + LOCKED
+        asked = [line.partition(f" {scratch}")[0].removesuffix(f" {BY_HASH}") for line in pip.asked]
+        assert asked == [*expected, *LOCKED]
 
 
 def test_libraries_of_cuda_and_a_compiler_come_by_hash_where_they_are_needed(
