@@ -117,6 +117,15 @@ def in_words(path: ChapterPath) -> str:
     return f"{dotted(path[:-1])} {BEGINNING}" if path[-1] == 0 else dotted(path)
 
 
+def headings(document: Document, choice: Choice) -> list[tuple[str, int]] | None:
+    """The titles and first pages of chosen chapters; None: the document has no such chapters."""
+    paths = choice.paths if isinstance(choice, Chapters) else ()
+    try:
+        return [(chapter.title, chapter.first_page) for chapter in (chapter_at(document, path) for path in paths)]
+    except ValueError:
+        return None
+
+
 def label(document: Document, choice: Choice) -> str:
     """A choice in words: "pages 3–5", "chapter 2: The Quay"; pages by the document's own labels."""
     match choice:
@@ -245,7 +254,7 @@ class Library:
         return Library((*self.books, book))
 
     def _reread(self, key: str, document: Document) -> "Library":
-        """A library with a book's text read anew. Chosen pages stay chosen; nothing changes if the book is gone."""
+        """A library with a book's text read anew; what is chosen stays, if it is there. Without the book: no change."""
         index = self.index(key)
         if index is None:
             return self
@@ -253,7 +262,7 @@ class Library:
         book = self.remove(index).add(document, before.file).books[-1]
         if book.digest == before.digest:
             return self
-        if isinstance(before.choice, Pages):
+        if headings(document, before.choice) == headings(before.document, before.choice):
             book = replace(book, choice=before.choice)
         return Library((*self.books[:index], book, *self.books[index + 1 :]))
 

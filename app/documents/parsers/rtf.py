@@ -68,7 +68,7 @@ class Group:
     """What holds up to the end of a group."""
 
     reads: str = "text"  # or the name of what its text is: fonts, styles, title, author, marker; "": nothing
-    codec: str = ""  # of the current font; "": the document's
+    font: int | None = None  # None: the document's default
     fallback: int = 1  # characters after \\u that stand for it
     hidden: bool = False
     deleted: bool = False
@@ -111,7 +111,8 @@ class Rtf(Text):
         """
         super().__init__()
         self._codec = "cp1252"
-        self._fonts: dict[int, str] = {}
+        self._fonts: dict[int | None, str] = {}  # codecs; "": the document's
+        self._default: int | None = None  # the default font
         self._styles: dict[int | None, Paragraph] = {}
         self._number = 0  # of the font or style that is being defined
         self._place = Place()
@@ -157,7 +158,8 @@ class Rtf(Text):
 
     def _flush(self) -> None:
         if self._pending:
-            codec = self._group.codec or self._codec
+            font = self._default if self._group.font is None else self._group.font
+            codec = self._fonts.get(font) or self._codec
             text = self._pending.decode("cp1252" if codec == "symbol" else codec, "replace")
             self._pending.clear()
             self._put(text)
@@ -252,13 +254,15 @@ class Rtf(Text):
             case _, "mac" | "pc" | "pca":
                 self._codec = {"mac": "mac-roman", "pc": "cp437", "pca": "cp850"}[word]
             case _, "f":
-                group.codec = self._fonts.get(number or 0, "")
+                group.font = number or 0
+            case _, "deff":
+                self._default = number or 0
             case _, "v":
                 group.hidden = number != 0
             case _, "deleted":
                 group.deleted = number != 0
             case _, "plain":
-                group.hidden, group.deleted, group.codec = False, False, ""
+                group.hidden, group.deleted, group.font = False, False, None
             case _ if word in SIGNS:
                 self._put(SIGNS[word])
 

@@ -103,6 +103,18 @@ def test_the_same_text_is_refused_under_any_name() -> None:
     assert len(library.add(document_of("other words", title="a.txt")).books) == 2
 
 
+def test_text_that_is_read_anew_leaves_chosen_what_is_there_under_the_same_headings() -> None:
+    before = library_of(document_of("a\n", "b\n", "c\n", chapter_starts=[0, 2, 4]))
+    again = document_of("a\n", "b, recognised\n", "c\n", chapter_starts=[0, 2, 16])
+    fewer = document_of("a\n", "b, recognised\n", "c\n", chapter_starts=[0, 16])
+    for choice in (Pages(2, 3), Chapters.run(2, 3), Whole()):
+        chosen = before.choose(0, choice)
+        (book,) = chosen.add(again, replaces=chosen.books[0].key).books
+        assert book.choice == choice and book.document is again
+        (book,) = chosen.add(fewer, replaces=chosen.books[0].key).books
+        assert book.choice == (Whole() if isinstance(choice, Chapters) else choice)
+
+
 @pytest.mark.parametrize(
     "choice",
     [Pages(0, 1), Pages(2, 1), Pages(1, 3), Chapters(()), Chapters(((2,), (1,))), Chapters(((3,),)), Chapters(((0,),))],

@@ -221,6 +221,7 @@ CASES = [
      "One bold word\nbelow.\n\nTwo tabs—“x”."),
     ("rtf", r"\pard \'e9t\'e9\par", "été"),
     ("rtf", r"\pard \f0 \'cc\'e8\'f0\par", "Мир"),  # the font's character set
+    ("rtf", r"\pard \'cc{\deff0\'e8\f9\'e8\plain\'f0}\par", "Ìиè\u0440"),  # the default font
     ("rtf", r"\pard \f1 \'93\'8c\'8b\'9e\par", "東京"),  # two bytes a letter
     ("rtf", "\\pard \\f1 \\'93\r\n\\'8c\\'8b\\'9e\\par", "東京"),
     ("rtf", r"\pard {\f0 \'e8}\'e9\par", "иé"),

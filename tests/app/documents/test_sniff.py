@@ -46,7 +46,10 @@ PAGES = (
         (b"PK\x05\x06" + bytes(18), "zip"),
         *((words, "text") for words in (
             b"<FictionBooks>", b"rtf1 {\\rtf1", b"BM is a brand of cars.", b"MZ was the motorcycle he rode. " * 3,
-            b"<p>Not a page</p>", b"Rar!e", b"BZh is a name", b"GIF8 is none", b"A PDF begins with %PDF- and more.")),
+            b"<p>Not a page</p>", b"Rar!e", b"BZh is a name", b"GIF8 is none", b"A PDF begins with %PDF- and more.",
+            b"%%PDF-1.4 is a mark in C.", b"The first line: '%PDF-1.7'")),
+        (b"HTTP/1.1 200 OK\r\n\r\n%PDF-1.4\n", "pdf"),
+        (b"<html><pre>\n%PDF-1.4\n1 0 obj", "html"),
         (OPEN_HEAD + b"spreadsheet", "an OpenDocument spreadsheet"),
         (OPEN_HEAD + b"presentation", "an OpenDocument presentation"),
         (OPEN_HEAD + b"graphics", "an OpenDocument drawing"),
