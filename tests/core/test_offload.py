@@ -42,6 +42,7 @@ def test_a_planned_placement_runs_and_writes_the_same_text_turn_after_turn(
     engine = tiny_engine(prefill_chunk=300, placement=placement, cpu_attention_share=host_share)
     plan = engine.info.plan
     assert (plan.placement.value, plan.resident_layers) == (placement, 1 if placement == "split" else 0)
+    assert "asked for" in plan.placement.because
     assert engine.info.host_memory is not None
     assert host_share is None or plan.cpu_attention == Choice(0.5, "asked for")
     for number, (prompt, expected) in enumerate(resident_turns):

@@ -13,15 +13,12 @@ import pytest
 from transformers import AutoConfig
 
 from core.config import EngineConfig, RetrievalConfig
-from core.models.loader import ModelDims
 from core.models.param_count import ModelSize, size_of
 from core.planning import measured
 from core.planning.choices import Choice
 from core.planning.devices import ON_PROCESSOR, Bandwidths, kind_of, make_rig
 from core.planning.forecast import (
-    LAYER_OVERHEAD,
     PUBLISHED,
-    PassReads,
     bandwidths,
     pass_cost,
     planned_reads,
@@ -65,15 +62,6 @@ def test_a_forecast_is_near_the_pass_that_was_measured(row: dict[str, Any]) -> N
     if row["rows"] == 1:
         found = predict(plan, rates, PUBLISHED)
         assert found.plain_ms_per_token == pytest.approx(ms) and found.context == row["tokens"]
-
-
-def test_a_pass_reads_no_embeddings_beside_the_output_layer() -> None:
-    def share(size: ModelSize) -> float:
-        dims: ModelDims = size.dims
-        return dims.pass_share(size.num_parameters)
-
-    tied, apart = golden_size("smollm2-135m"), golden_size("qwen2.5-coder-1.5b")
-    assert share(tied) == 1.0 and share(apart) == pytest.approx(1 - 151_936 * 1536 / apart.num_parameters)
 
 
 # -------------------- measuring
@@ -129,22 +117,6 @@ def test_a_gpu_is_known_by_the_driver_s_name(name: str, kind: str) -> None:
     assert kind_of(name).bandwidths().memory.because == f"nominal, as of an {kind}"
 
 
-def test_further_rows_cost_the_device_and_not_the_link() -> None:
-    rates, fixed = Bandwidths(Choice(1e12, "chosen"), Choice(25e9, "chosen")), 32 * LAYER_OVERHEAD["cuda"]
-    near = pass_cost("cuda", PassReads(32, 10**10, 10**10), rates)
-    far = pass_cost("cuda", PassReads(32, 10**10, 0, link=10**10), rates)
-    assert near.of(40) > 1.04 * near.of(0) and far.of(40) == far.of(0) == fixed + 0.4
-    half = pass_cost("cuda", PassReads(32, 10**10, 5 * 10**7, link=5 * 10**7), rates)  # little: the device takes longer
-    assert half.of(0) == pytest.approx(fixed + 0.01 + 5e7 / 1e12) and half.of(9) > half.of(0)
-
-
-def llama(context: int = 131072, *, count: int = 1, **changes: Any) -> Plan:
-    """The plan of Llama2-7B without a draft on RTX 4090s."""
-    config = EngineConfig(context=context, num_gpus=count, retrieval=RetrievalConfig(budget=4096), **changes)
-    rig = make_rig(HOST, assume=f"{count}x4090", host_gib=256)
-    return make_plan(sizes_of("llama2-7b-128k")[0], None, config, rig)
-
-
 def test_weights_of_four_bits_cost_something_for_each_further_row() -> None:
     rig = make_rig(HOST, assume="4090", host_gib=256)
     plan = make_plan(sizes_of("qwen3-14b-yarn")[0], None, EngineConfig(context=8192, bits=4), rig)
@@ -172,24 +144,3 @@ def test_the_model_meets_the_published_speeds_on_two_4090(
     found = predict(replace(plan, resident_layers=layers), rates, PUBLISHED)
     assert found.plain_ms_per_token == pytest.approx(plain_ms, rel=0.1)
     assert found.triforce_ms_per_token == pytest.approx(triforce_ms, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("share", "link_gib", "host_gib", "ms"),
-    [
-        (None, 64, 0, 2749),  # 64 GiB at 25 GB/s
-        (0.25, 48, 16, 2062),  # 48 GiB at 25 GB/s, beside 16 GiB at 12 GB/s in 1432 ms
-        (0.5, 32, 32, 2863),  # the host is the slower one
-    ],
-)
-def test_link_and_host_bound_an_offloaded_pass(share: float | None, link_gib: int, host_gib: int, ms: float) -> None:
-    plan = llama(placement="offloaded", cpu_attention_share=share)
-    found = predict(plan, bandwidths(plan), PUBLISHED)
-    assert plan.cpu_attention.value == share
-    assert (found.reads.full.link, found.reads.full.host) == (link_gib * GIB, host_gib * GIB)
-    assert found.plain_ms_per_token == pytest.approx(ms + 32 * 0.25, abs=1)
-    assert found.reads.draft is None and found.gamma1 == 0, "no draft, no level 1"
-    both = bandwidths(llama(count=2, cpu_attention_share=share)).host
-    assert (found.rates.host is not None) is (both is not None) is bool(share)
-    if both and found.rates.host:
-        assert both.value == found.rates.host.value / 2 and both.because.endswith("; 2 GPUs share it")

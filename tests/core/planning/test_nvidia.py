@@ -1,7 +1,5 @@
 """What nvidia-smi tells, however it tells it, and which build of torch follows."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -30,12 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where programs are looked for, on Linux."""
     pretend(monkeypatch, tmp_path / "bin")
     return tmp_path / "bin"
-
-
-def test_the_module_needs_nothing_but_the_standard_library() -> None:
-    command = [sys.executable, "-S", "-c", "import core.planning.nvidia"]
-    done = subprocess.run(command, cwd=Path(nvidia.__file__).parents[2], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 # -------------------- asking
@@ -103,7 +95,6 @@ def test_a_program_that_hangs_is_left_and_one_that_is_none_is_told(
         ("linux", "amd64", "470.256.02", KEPLER, "no kernels for its compute capability, 3.5. Use --device cpu."),
         ("linux", "amd64", "580.95.05", "[N/A]", "cu130"),
         ("win32", "arm64", "581.42", ADA, "there is no CUDA build of torch"),
-        ("linux", "ppc64le", "581.42", ADA, "there is no CUDA build of torch"),
         ("freebsd14", "amd64", "581.42", ADA, "there is no CUDA build of torch"),
     ],
 )
@@ -181,5 +172,6 @@ def test_a_driver_known_to_be_new_enough_is_not_asked(folder: Path, monkeypatch:
     assert "driver 570.133.07 is too old" in problem(CUDA_13, "570.133.07")
     assert problem(CUDA_13, "580.65.06") == ""
     assert problem(CPU_BUILD, "580.65.06"), "no driver suits a build without CUDA"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert problem(CPU_BUILD, "580.65.06") == "", "hidden on purpose"
+    for hidden in ("", "-1"):  # on purpose
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert problem(CPU_BUILD, "580.65.06") == ""
