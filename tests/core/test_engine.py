@@ -166,21 +166,6 @@ def test_streamed_text_is_the_final_text_tokens_carry_their_origin_and_statistic
 # -------------------- interruptions and limits
 
 
-def test_closing_the_generator_midway_leaves_a_conversation_that_goes_on(plain: Finished) -> None:
-    engine, expected, written = tiny_engine(), plain.token_ids, list[int]()
-    stream = engine.generate(PROMPT, GenerationConfig(max_new_tokens=len(expected)))
-    for event in stream:
-        if isinstance(event, RoundDone):
-            written += [record.token_id for record in event.tokens]
-            if len(written) > 10:
-                break
-    stream.close()
-    assert tuple(written) == expected[: len(written)]
-    rest = answer(engine, [*PROMPT, *written], tokens=len(expected) - len(written))
-    assert rest.reused_tokens == len(PROMPT) + len(written) - 1
-    assert (*written, *rest.token_ids) == expected
-
-
 def test_cancel_during_prefill_keeps_the_chunks_that_were_read() -> None:
     engine, cancel, prompt = tiny_engine(prefill_chunk=100), threading.Event(), random_prompt(450)
     for event in engine.generate(prompt, GenerationConfig(), cancel):

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -20,33 +21,36 @@ from tests.core.toys import FIXED, answer, last_event, random_prompt, tiny_engin
 LONG, PROMPT = 20, random_prompt(300)
 
 
-def stopped(engine: Engine, method: str, how: str) -> Finished:
-    """The beginning of an answer: nine tokens and a little more where it was cancelled behind them."""
-    if how == "at its limit":
-        return answer(engine, PROMPT, method, 9)
-    cancel = threading.Event()
-    for event in engine.generate(
-        PROMPT, GenerationConfig(method=method, max_new_tokens=LONG, speculation=FIXED), cancel
-    ):
-        if isinstance(event, RoundDone) and event.stats.new_tokens > 9:
-            cancel.set()
-    assert isinstance(event, Finished) and event.stop_reason == "cancelled"
-    return event
+def beginning(engine: Engine, method: str, how: str) -> tuple[list[int], str]:
+    """Tokens and text of an answer: nine tokens and a little more where it was cancelled or closed behind them."""
+    limit, cancel, tokens, text = 9 if how == "at its limit" else LONG, threading.Event(), list[int](), ""
+    config = GenerationConfig(method=method, max_new_tokens=limit, speculation=FIXED)
+    with closing(engine.generate(PROMPT, config, cancel)) as events:
+        for event in events:
+            if isinstance(event, RoundDone):
+                tokens, text = [*tokens, *(record.token_id for record in event.tokens)], text + event.text
+            if len(tokens) > 9 and how == "closed":
+                return tokens, text
+            if len(tokens) > 9:
+                cancel.set()
+    assert isinstance(event, Finished) and event.stop_reason == ("cancelled" if limit == LONG else "max_new_tokens")
+    return tokens, text
 
 
 @pytest.mark.parametrize(
-    ("method", "how"), [*((method, "at its limit") for method in EXACT_METHODS), ("triforce", "cancelled")]
+    ("method", "how"),
+    [*((method, "at its limit") for method in EXACT_METHODS), ("triforce", "cancelled"), ("triforce", "closed")],
 )
 def test_a_continued_answer_equals_one_long_answer(method: str, how: str) -> None:
     engine = tiny_engine(noise=0.05)
-    whole, cut = answer(engine, PROMPT, method, LONG), stopped(engine, method, how)
-    rest = GenerationConfig(method=method, max_new_tokens=LONG - len(cut.token_ids), speculation=FIXED)
-    begun, *rounds, end = engine.generate(PROMPT, rest, written=cut.token_ids)
+    whole, (tokens, text) = answer(engine, PROMPT, method, LONG), beginning(engine, method, how)
+    rest = GenerationConfig(method=method, max_new_tokens=LONG - len(tokens), speculation=FIXED)
+    begun, *rounds, end = engine.generate(PROMPT, rest, written=tokens)
     streamed = "".join(event.text for event in rounds if isinstance(event, RoundDone))
     assert isinstance(begun, PrefillProgress) and isinstance(end, Finished)
-    assert end.token_ids == whole.token_ids and end.text == whole.text == cut.text + streamed
-    assert begun.reused_tokens == begun.total_tokens == len(PROMPT) + len(cut.token_ids) - 1, "nothing is read again"
-    assert end.stats.new_tokens == LONG - len(cut.token_ids) and end.prompt_tokens == len(PROMPT)
+    assert end.token_ids == whole.token_ids and end.text == whole.text == text + streamed
+    assert begun.reused_tokens == begun.total_tokens == len(PROMPT) + len(tokens) - 1, "nothing is read again"
+    assert end.stats.new_tokens == LONG - len(tokens) and end.prompt_tokens == len(PROMPT)
 
 
 def test_a_continued_answer_by_plain_decoding_keeps_its_seed() -> None:
