@@ -1,7 +1,6 @@
 """Keys and values in float16, sums in float32: half the bytes, and every exact method writes plain decoding's text."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,15 +10,12 @@ from core.caches.full import FullCache, Offload
 from core.config import EngineConfig
 from core.decoding.registry import EXACT_METHODS
 from core.errors import InvalidSetting, UnsupportedModel
-from core.kv_store.folder import BookFolder
 from core.models.hub.catalog import find
 from core.models.loader import ModelDims, load_tokenizer
 from core.ops.attention import widened
 from core.ops.backend import STOCK, Backend
 from core.planning.choices import choose_kv
 from core.planning.hardware import Machine
-from tests.core.kv_store.test_engine_store import BOOK, fetch, keep
-from tests.core.kv_store.test_engine_store import answer as answer_of_a_book
 from tests.core.toys import answer, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 
 CPU, HALF = torch.device("cpu"), torch.float16
@@ -72,16 +68,6 @@ def test_integers_have_the_rows_of_float32_rounded_once_and_are_saved_and_put_ba
     assert all(torch.equal(*pair) for pair in zip(found, again.rows(0, 0, 100), strict=True))
     assert torch.equal(again.landmarks(1, 12), cache.landmarks(1, 12))
     assert torch.allclose(cache.landmarks(1, 12)[:, 0], k[0, :, :8].mean(1), atol=2e-3)
-
-
-def test_a_book_is_kept_and_opened_in_float16_and_never_taken_for_one_in_float32(tmp_path: Path) -> None:
-    folder, first, again = BookFolder(tmp_path / "books"), tiny_engine(kv_bits=16), tiny_engine(kv_bits=16)
-    kept, expected = keep(first, folder), answer_of_a_book(first)
-    assert fetch(tiny_engine(), folder, [*BOOK, 0]) == 0, "rows in float32"
-    assert fetch(again, folder, [*BOOK, 0]) == len(BOOK)
-    assert torch.equal(again.full_cache.rows(1, 0, 900)[0], first.full_cache.rows(1, 0, 900)[0])
-    assert answer_of_a_book(again).token_ids == expected.token_ids
-    assert keep(tiny_engine(), BookFolder(tmp_path / "wide")).size_bytes > 1.5 * kept.size_bytes
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])

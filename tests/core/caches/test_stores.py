@@ -18,7 +18,7 @@ from core.ops.backend import STOCK
 from core.ops.host_attention import HostAttention
 from core.ops.reach import Asked, Reach, attend_as
 from core.ops.transfer import PrefetchRing
-from tests.core.caches.passes import Text, read_by_layers, run_pass
+from tests.core.caches.passes import Text, run_pass
 from tests.core.toys import tiny_shape
 
 SHAPE = tiny_shape(layers=3, heads=4, kv_heads=2, dim=8)
@@ -152,17 +152,6 @@ def test_long_passes_and_passes_layer_by_layer_bring_everything() -> None:
         assert all(len(layer.pieces()) == pieces for layer in full._layers)
     full.layerwise(9, full.workspace(209)).close()
     assert all(len(layer.pieces()) == 12 for layer in full._layers)
-
-
-def test_decoding_goes_on_with_the_host_behind_a_reading_layer_by_layer() -> None:
-    full = cache(share=0.5)
-    for length in (90, 180):
-        read_by_layers(TEXT, 90, full, chunk=30)
-        assert full.length == length
-    before = full.link_traffic[0]
-    assert error(full, 5) < 1e-5
-    assert 0 < full.link_traffic[0] - before < full.link_bytes * 2
-    assert_holds(full)
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,7 @@ UNUSABLE: list[tuple[type, str, tuple[object, ...]]] = [
     (RetrievalConfig, "neighbor_bonus", (1.5,)),
     (RetrievalConfig, "budget", (100,)),
     *((EngineConfig, name, (0,)) for name in ("context", "prefill_chunk", "gpu_memory_gib", "num_gpus")),
-    *((EngineConfig, name, (5,)) for name in ("bits", "kv_bits", "self_draft_bits")),
-    (EngineConfig, "device", ("tpu",)),
-    (EngineConfig, "placement", ("here",)),
+    (EngineConfig, "bits", (5,)),
     (EngineConfig, "cpu_attention_share", (1.0,)),
 ]
 

@@ -24,6 +24,8 @@ def test_a_book_keeps_its_tokens_whatever_is_asked_about_it() -> None:
     assert opening[-len(BOOK.book_ids) :] == list(BOOK.book_ids)
     for question in ("Who?", "  \u00e9t\u00e9 ", "\n\nx"):
         assert BOOK.ask(question).prompt_ids(TEXT)[: len(opening)] == opening
+    with pytest.raises(EmptyQuestion):
+        BOOK.ask("  \n\t ")
 
 
 def test_special_tokens_in_books_and_questions_are_plain_text() -> None:
@@ -48,12 +50,6 @@ def test_prompts_follow_the_chat_template_and_each_extends_the_one_before() -> N
     assert prompt[: len(before) + len(answer)] == [*before, *answer]
     assert second.until(1).turns == (Turn("First?", answer[:-1]),)
     assert second.until(0).ask("c").turns == (Turn("c"),), "edits and branches share what stands before them"
-
-
-@pytest.mark.parametrize("question", ["", "  \n\t "])
-def test_an_empty_question_is_refused(question: str) -> None:
-    with pytest.raises(EmptyQuestion):
-        Conversation().ask(question)
 
 
 class Tomorrow(datetime):

@@ -62,6 +62,7 @@ def always(tmp_path_factory: pytest.TempPathFactory) -> Thinker:
 def test_a_thought_is_no_part_of_the_answer_and_is_counted(thinker: Thinker, method: str) -> None:
     *events, end = thinker.generate(BOOK, "Who keeps it?", max_new_tokens=40, method=method)
     assert isinstance(end, Finished)
+    assert (thinker.engine.info.thinking, thinker.engine.info.thinks) == (("on", "off"), "on")
     assert (end.thought, end.text, end.in_thought) == (THINKING, SAID, False)
     assert end.stats.thought_tokens == len(THOUGHT) + 3  # <think>, </think>, the empty line
     assert end.stats.answer_tokens == len(ANSWER) + 1  # the end of the text
@@ -90,12 +91,6 @@ def test_a_continued_answer_is_told_apart_again(thinker: Thinker) -> None:
         end = thinker.go_on(thinker.prompt, whole.token_ids[:cut])
         assert (end.text, end.thought, end.token_ids) == (whole.text, whole.thought, whole.token_ids)
         assert end.stats.thought_tokens == max(0, whole.stats.thought_tokens - cut)
-
-
-def test_thinking_off_writes_no_thought(thinker: Thinker) -> None:
-    assert (thinker.engine.info.thinking, thinker.engine.info.thinks) == (("on", "off"), "on")
-    end = thinker.say(thinking="off")
-    assert (end.thought, end.text.strip(), end.stats.thought_tokens) == ("", SAID, 0)
 
 
 def test_a_thought_that_never_ends_says_so(tmp_path: Path) -> None:
@@ -131,12 +126,9 @@ def test_a_text_goes_on_as_an_answer_where_the_template_opens_a_thought(always: 
 def test_a_template_without_the_switch_refuses_it() -> None:
     assert text_of(PLAIN).switches == {}
     other = "{{ enable_thinking }}{{ messages[0].content }}"
-    for template, wish, why in [
-        *((PLAIN, wish, "no switch for thinking") for wish in ("on", "off", "high")),
-        (other, "high", "no thinking 'high'"),
-    ]:
+    for template, why in ((PLAIN, "no switch for thinking"), (other, "no thinking 'high'")):
         with pytest.raises(InvalidSetting, match=why):
-            text_of(template).prompt([], [Turn("Who?")], wish)
+            text_of(template).prompt([], [Turn("Who?")], "high")
 
 
 def test_marks_in_a_question_or_in_an_answer_begin_no_thought(thinker: Thinker) -> None:

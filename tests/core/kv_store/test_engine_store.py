@@ -199,6 +199,7 @@ def test_nothing_is_fetched_where_it_would_not_help(folder: BookFolder) -> None:
     read(engine, [*BOOK, 0])
     assert fetch(engine, folder, ASKED) == 0, "it is there"
     assert fetch(tiny_engine(prefill_chunk=128), folder, ASKED) == 0, "read in other portions"
+    assert fetch(tiny_engine(kv_bits=16), folder, ASKED) == 0, "rows of other bits"
     assert fetch(tiny_engine(context=512), folder, ASKED) == 0, "no room: reading says so"
     assert fetch(tiny_engine(context=512), folder, [*BOOK[:400], *QUESTION]) == 256, "a shorter text has room"
 
