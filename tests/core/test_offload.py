@@ -3,6 +3,8 @@
 On a processor both memories are RAM and copies are made at once; everything else is the code that runs on a GPU.
 """
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -11,7 +13,8 @@ from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.layer_storage import OffloadedLayer
 from core.caches.oom_fallback import OomFallback, make_full_cache
-from core.config import PlacementWish
+from core.caches.retrieval import RetrievalCache
+from core.config import MOST_QUERIES, PlacementWish, SpeculationConfig
 from core.errors import NotEnoughMemory
 from core.generation.events import Finished
 from core.models.cached_model import CachedModel
@@ -89,6 +92,40 @@ def test_a_share_must_save_a_tenth_of_what_the_link_takes_alone() -> None:
     assert share_of(Sharing(1e-3, 1e-3, 1e-3)).value == 0.5 and share_of(Sharing(1e-3, 3e-3, 1e-3)).value == 0.25
     assert share_of(Sharing(1.9e-3, 1.9e-3, 1e-3)).value == share_of(Sharing(1.3e-3, 3.9e-3, 1e-3)).value == 0.0
     assert share_of(Sharing(1.7e-3, 1.7e-3, 1e-3)).value == 0.5, "0.85 of the link's own time"
+
+
+@pytest.mark.parametrize("cpu_attention_share", [None, pytest.param(0.5, marks=pytest.mark.slow)])
+def test_rounds_of_48_guesses_write_plain_text_and_choose_by_all_queries(
+    cpu_attention_share: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: Any = {"query_window": MOST_QUERIES, "cpu_attention_share": cpu_attention_share}
+    long = SpeculationConfig(gamma1=3, gamma2=48, max_gamma2=48, adaptive=False)
+    engine, prompt = tiny_engine(noise=0.0, budget=384, offload=Offload(block_rows=64), **settings), random_prompt(500)
+    plain = answer(engine, prompt, "autoregressive", 12)
+    voted, lowest, ask, truncate = set(), [], FullCache.recent_queries, OffloadedLayer.truncate
+
+    def recent_queries(self: FullCache, layer: int, num_queries: int) -> torch.Tensor:
+        found = ask(self, layer, num_queries)
+        voted.add((num_queries, found.shape[1]))
+        return found
+
+    def slide(self: RetrievalCache) -> None:
+        raise AssertionError("recent rows must not be dropped between two selections")
+
+    def watched(self: OffloadedLayer, length: int) -> None:
+        lowest.append(length - self._offloaded)
+        truncate(self, length)
+
+    list(engine.read(prompt))
+    monkeypatch.setattr(FullCache, "recent_queries", recent_queries)
+    monkeypatch.setattr(RetrievalCache, "_slide", slide)
+    monkeypatch.setattr(OffloadedLayer, "truncate", watched)
+    fast = answer(engine, prompt, "triforce", 12, speculation=long)
+    level2 = fast.stats.level2
+    assert fast.token_ids == plain.token_ids and fast.stats.full_passes < plain.stats.full_passes
+    assert level2 is not None and level2.gamma_mean == 48 and 0 < (level2.acceptance or 0) < 1, "verdicts must be mixed"
+    assert voted == {(MOST_QUERIES, MOST_QUERIES)}
+    assert min(lowest) >= 0, "forgetting guesses never reaches back into a block on the host"
 
 
 # -------------------- out of memory

@@ -9,6 +9,7 @@ from torch import Tensor
 from core.caches import policies
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
+from core.caches.layer_storage import SHORT_PASS
 from core.caches.policies import (
     SELECTION_POLICIES,
     HeavyHitters,
@@ -28,8 +29,9 @@ from core.caches.policies import (
 from core.caches.query_log import QUERY_LOG
 from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
-from core.config import DraftConfig, RetrievalConfig
+from core.config import MOST_GUESSES_OVER_LINK, MOST_QUERIES, DraftConfig, RetrievalConfig
 from core.errors import ContextTooSmall, InvalidSetting
+from core.generation.decode_loop import LONGEST_ROUND
 from core.ops.backend import STOCK, Backend
 from core.ops.native import SmallRows
 from tests.core.caches.passes import Text, read, run_pass
@@ -144,6 +146,42 @@ def test_a_rewind_finds_the_queries_that_were_remembered_there_and_no_others() -
     assert full.recent_queries(0, 8).shape[1] == 0, "nor what was asked in another text"
     run_pass(TEXT, 3, full)
     assert full.queries_start() == 60 and torch.equal(full.recent_queries(0, 8), TEXT.q[0, :, 60:63])
+
+
+# -------------------- the longest rounds, 48 guesses and the token behind them
+
+
+LONGEST = MOST_GUESSES_OVER_LINK + 1  # rows of a round's verification
+
+
+def verified(full: FullCache, rows: int, accepted: int) -> int:
+    """A pass over so many tokens, of which the first and `accepted` guesses stay; the new length."""
+    length = full.length + 1 + accepted
+    run_pass(TEXT.then(OTHER, length), rows, full)
+    full.truncate(length)
+    return length
+
+
+@pytest.mark.parametrize(("rows", "num_resident"), [(25, 2), (33, 0), (LONGEST, 0), (LONGEST_ROUND, 2)])
+def test_a_rewind_behind_the_longest_round_keeps_every_query_that_votes(rows: int, num_resident: int) -> None:
+    full = FullCache(SHAPE, 1100, 8, offload=Offload(num_resident=num_resident, block_rows=64))
+    verified(full, 70, 69)
+    generator = torch.Generator().manual_seed(rows)
+    for number in range(20):
+        accepted = 0 if number % 3 == 0 else int(torch.randint(0, rows, (), generator=generator))
+        length = verified(full, rows, accepted)
+        for layer in range(SHAPE.num_layers):
+            expected = TEXT.q[layer, :, length - MOST_QUERIES : length]
+            assert torch.equal(full.recent_queries(layer, MOST_QUERIES), expected), (number, accepted)
+
+
+def test_the_longest_round_is_short_for_every_store_and_one_that_were_longer_would_lose_queries() -> None:
+    """The bound is exact: two rows more than a round may have take one of the queries."""
+    assert min(LONGEST_ROUND, SHORT_PASS, QUERY_LOG - MOST_QUERIES) >= LONGEST
+    full = FullCache(SHAPE, 1024, 8)
+    verified(full, 300, 299)
+    verified(full, QUERY_LOG - MOST_QUERIES + 2, 0)
+    assert full.recent_queries(0, MOST_QUERIES).shape[1] == MOST_QUERIES - 1
 
 
 # -------------------- the retrieval cache
