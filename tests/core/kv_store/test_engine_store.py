@@ -70,46 +70,23 @@ def folder(tmp_path: Path) -> BookFolder:
     return BookFolder(tmp_path / "shelf")
 
 
-class OnDisk:
-    """A text goes to the saved books, and comes back from there."""
-
-    def __init__(self, engine: Engine, path: Path) -> None:
-        self._engine, self._folder = engine, BookFolder(path)
-
-    def leave(self, text: list[int], other: list[int]) -> None:
-        keep(self._engine, self._folder, text)
-        read(self._engine, other)
-
-    def bring(self, prompt: list[int]) -> None:
-        fetch(self._engine, self._folder, prompt)
-
-
-class InMemory:
-    """A text makes room for another one and comes back from its slot."""
-
-    def __init__(self, engine: Engine, _: Path) -> None:
-        self._engine, self._slots = engine, Slots(engine, lambda: 1 << 40)
-
-    def leave(self, text: list[int], other: list[int]) -> None:
-        read(self._engine, [*text, 0])
-        self.bring(other)
-        read(self._engine, other)
-
-    def bring(self, prompt: list[int]) -> None:
-        list(self._slots.bring(prompt))
-
-
-@pytest.mark.parametrize("way", [OnDisk, InMemory])
+@pytest.mark.parametrize("on_disk", [True, False])
 @pytest.mark.parametrize(
     "options", [{}, {"kv_heads": 2}, {"kv_bits": 16}, {"offload": Offload(num_resident=1, block_rows=64)}]
 )
 def test_a_text_that_comes_back_is_as_if_nothing_else_had_been_read(
-    way: type[OnDisk | InMemory], options: dict[str, Any], tmp_path: Path
+    on_disk: bool, options: dict[str, Any], folder: BookFolder
 ) -> None:
-    engine, alone = tiny_engine(**options), tiny_engine(**options)
-    kept = way(engine, tmp_path)
-    kept.leave(BOOK, random_prompt(400, 9))
-    kept.bring(ASKED)
+    """From the saved books, or from the slot to which it went to make room for another one."""
+    engine, alone, other = tiny_engine(**options), tiny_engine(**options), random_prompt(400, 9)
+    slots = Slots(engine, lambda: 1 << 40)
+    if on_disk:
+        keep(engine, folder)
+    else:
+        read(engine, [*BOOK, 0])
+        list(slots.bring(other))
+    read(engine, other)
+    list(BookStore(engine, folder).fetch(ASKED) if on_disk else slots.bring(ASKED))
     read(alone, [*BOOK, 0])
     assert engine.held_tokens == BOOK
     assert "offload" in options or hold_the_same(engine, alone, len(BOOK))
