@@ -70,10 +70,8 @@ UNUSABLE: list[tuple[type, str, tuple[object, ...]]] = [
     (RetrievalConfig, "reselect_interval", (0,)),
     (RetrievalConfig, "chunk_size", (0,)),
     (RetrievalConfig, "neighbor_bonus", (1.5,)),
-    (RetrievalConfig, "budget", (100,)),
     *((EngineConfig, name, (0,)) for name in ("context", "prefill_chunk", "gpu_memory_gib", "num_gpus")),
     (EngineConfig, "bits", (5,)),
-    (EngineConfig, "cpu_attention_share", (1.0,)),
 ]
 
 

@@ -115,7 +115,6 @@ def test_looking_at_several_gpus_takes_memory_of_none_but_the_current_one_and_th
 @pytest.mark.parametrize(
     ("capability", "archs", "runs"),
     [
-        ((8, 9), "sm_80 sm_86 sm_90", True),
         ((8, 0), "sm_86", False),
         ((12, 0), "sm_80 sm_90", False),
         ((12, 1), "sm_90 sm_120", True),

@@ -82,8 +82,6 @@ def test_a_program_that_hangs_is_left_and_one_that_is_none_is_told(
 @pytest.mark.parametrize(
     ("system", "processor", "driver", "capability", "build"),
     [
-        ("linux", "amd64", "580.65.06", ADA, "cu130"),
-        ("win32", "amd64", "581.42", ADA, "cu130"),
         ("linux", "amd64", "579.99", ADA, "cu126"),
         ("linux", "amd64", "525.60.13", ADA, "cu126"),
         ("linux", "amd64", "525.60.11", ADA, "its driver 525.60.11 is too old"),
