@@ -127,7 +127,7 @@ class BookFolder:
         Raises:
             BookFolderFull: they cannot be written.
         """
-        draft = self.path / f"{SETTINGS}.{secrets.token_hex(4)}{DRAFT}"
+        draft = self.path / f"{SETTINGS}.{secrets.token_hex(8)}.{os.getpid()}{DRAFT}"
         try:
             draft.write_text(json.dumps(asdict(settings)), encoding="utf-8")
             os.replace(draft, self.path / SETTINGS)
@@ -274,7 +274,7 @@ class BookFolder:
 
     def sweep(self) -> None:
         """Remove temporary files whose writers are gone."""
-        for draft in self.path.glob(f"*{SUFFIX}.*{DRAFT}"):
+        for draft in self.path.glob(f"*{DRAFT}"):
             writer = draft.name.removesuffix(DRAFT).rpartition(".")[2]
             if not (writer.isdecimal() and psutil.pid_exists(int(writer))):
                 with contextlib.suppress(OSError):  # another process has removed it

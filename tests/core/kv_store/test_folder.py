@@ -246,6 +246,7 @@ def test_kill_9_at_every_step_of_saving_leaves_the_old_book_or_the_new_one(shelf
             bookfile.os.fsync = folder.os.fsync = before(os.fsync)
             folder.os.replace = before(os.replace)
             BookWriter.add = before(BookWriter.add)  # type: ignore[method-assign]
+            shelf.choose(BookFolderSettings())
             write(shelf)
 
         code = in_child(save)
