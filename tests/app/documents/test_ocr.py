@@ -6,7 +6,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from pypdf import PdfWriter
 
 from app.documents import ocr
 from app.documents.document import Document, Extracting
@@ -17,9 +16,7 @@ from app.documents.readers import extract_document
 from app.documents.recognised import RecognisedPages, file_digest
 from assets.tools.documents.scans import Source, measure
 from tests.app.documents import fake_ocr
-from tests.app.documents.conftest import MakePdf
 from tests.app.documents.fake_ocr import BROKEN, CRASHES, EMPTY, FAILS, MISSING, write_scan
-from tests.app.documents.test_pdf import PAGE, add_image
 
 SAMPLE = Path(__file__).parents[3] / "assets" / "books" / "harbour-8k.pdf"
 
@@ -51,17 +48,6 @@ def test_a_scan_becomes_text_and_says_so(tmp_path: Path) -> None:
     done = [step for step in steps if isinstance(step, Extracting) and step.recognising]
     assert [step.num_done for step in done] == sorted(step.num_done for step in done)
     assert done[-1].num_done == done[-1].num_pages == 3 and done[-1].seconds_left == 0
-
-
-def test_only_pictures_are_recognised_and_pages_keep_their_places(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    path = make_pdf(PAGE, [], PAGE)
-    add_image(writer, 1)
-    writer.write(path)
-    assert read(path, Ocr(recognise=False)).picture_pages == (2,)
-    document = read(path)
-    assert document.recognised_pages == (2,)
-    assert [bool(shade) for shade in shades(document)] == [False, True, False]
-    assert document.page_text(document.pages[2]).split() == document.page_text(document.pages[0]).split()
 
 
 def test_what_was_recognised_once_is_kept_even_where_the_engine_is_gone(
