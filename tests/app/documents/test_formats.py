@@ -459,7 +459,7 @@ PICTURE = slide("", "", "<p:pic><a:blip/></p:pic>")
         ("odt", odt_files()["a laugh"](), UnsupportedFormat, "declares XML entities"),
         ("odt", odt_files()["another root"](), DamagedDocument, "not an OpenDocument text"),
         ("ods", odt("").replace(b"document.text", b"document.spreadsheet"), UnsupportedFormat, "spreadsheet.* as CSV"),
-        ("odp", odt("").replace(b"document.text", b"document.presentation"), UnsupportedFormat, "as .pptx or PDF"),
+        ("odp", odt("").replace(b"document.text", b"document.presentation"), UnsupportedFormat, "presentation.* .pptx"),
         *(("rtf", rtf(r"\pard " + "Words. " * 40)[:-cut], DamagedDocument, "is cut off") for cut in (3, 40, 120)),
         ("fb2", fb2_files()["a laugh"](), UnsupportedFormat, "declares XML entities"),
         ("fb2", fb2_files()["a prefix that nobody declared"](), DamagedDocument, ""),

@@ -35,6 +35,7 @@ PAGES = (
     [
         *((page.encode(encoding), "html") for page in PAGES for encoding in ("utf-8", "utf-16")),
         (OPEN_HEAD + b"text", "odt"),
+        (OPEN_HEAD + b"text-template", "odt"),
         (EPUB_HEAD, "epub"),
         (b"{\\rtf1\\ansi", "rtf"),
         (b"\n{\\rtf1", "rtf"),
