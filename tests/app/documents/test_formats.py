@@ -220,12 +220,9 @@ CASES = [
     ("rtf", r"\pard One \b bold\b0  word\line below.\par\pard Two\tab tabs\emdash\ldblquote x\rdblquote .\par}junk",
      "One bold word\nbelow.\n\nTwo tabs—“x”."),
     ("rtf", r"\pard \'e9t\'e9\par", "été"),
-    ("rtf", r"\pard \f0 \'cc\'e8\'f0\par", "Мир"),  # the font's character set
     ("rtf", r"\pard \'cc{\deff0\'e8\f9\'e8\plain\'f0}\par", "Ìиè\u0440"),  # the default font
-    ("rtf", r"\pard \f1 \'93\'8c\'8b\'9e\par", "東京"),  # two bytes a letter
-    ("rtf", "\\pard \\f1 \\'93\r\n\\'8c\\'8b\\'9e\\par", "東京"),
-    ("rtf", r"\pard {\f0 \'e8}\'e9\par", "иé"),
-    ("rtf", r"\pard \u26481 ?\u20140 ?\par", "東京"),
+    ("rtf", "\\pard \\f1 \\'93\r\n\\'8c\\'8b\\'9e\\par", "東京"),  # two bytes a letter
+    ("rtf", r"\pard {\f0 \'e8}\'e9\par", "иé"),  # the font's character set
     ("rtf", r"\pard \uc2\u26481 \'93\'8c\uc0\u20140 x\par", "東京x"),
     ("rtf", r"\pard \u55357 ?\u56832 ?\par", "\N{GRINNING FACE}"),
     ("rtf", r"\pard {\f1 a{\*\cs7 b}\*\cs7 c{\*\other d}}\par", "abc"),
