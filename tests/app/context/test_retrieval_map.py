@@ -15,7 +15,7 @@ from app.context.retrieval_map import MOST_LOADS, Loaded, Loads, Weights, chunk_
 from app.conversations.tree import ROOT, BookRef, Dialogue
 from app.runtime.sessions import Session
 from app.ui.library.page_viewer import Wanted
-from app.ui.reading.where import MOST_BARS, opened_page, where
+from app.ui.reading.where import opened_page, where
 from tests.app.fakes import document_of, library_of
 
 NOTHING = [0.0] * 30_000  # is usual
@@ -109,17 +109,6 @@ def test_marked_passages_are_the_loaded_tokens_and_no_more_than_their_words(page
 
 
 # -------------------- the strip
-
-
-@pytest.mark.parametrize("num_pages", [1, 1000])
-def test_one_page_or_a_thousand_make_a_strip_of_bounded_size(num_pages: int) -> None:
-    book = a_book(*("word " * 8 for _ in range(num_pages)))
-    chunk = len(book.chunk_pages) - 2
-    html = where(a_session(book, loaded(chunk), NOTHING))
-    assert html.count("bar-page") <= MOST_BARS and len(html) < 40_000
-    if num_pages == 1000:
-        assert 'aria-label="Page 991 to page 999: ' in html or "to page 1000: most loaded, most on page 1000" in html
-        assert f'data-act="page:{book.library.books[0].key}:1000"' in html
 
 
 BOOK = a_book("a" * 50)

@@ -21,9 +21,9 @@ from app.conversations.database import NAME
 from app.conversations.export import as_json, as_markdown
 from app.conversations.schema import VERSION
 from app.conversations.store import ConversationGone, Conversations
-from app.conversations.tree import Dialogue, sendable
+from app.conversations.tree import Dialogue
 from tests.app.conversations.on_disk import saved, text_of
-from tests.app.conversations.test_tree import EVIL, a_dialogue, said
+from tests.app.conversations.test_tree import a_dialogue, said
 from tests.app.fakes import SECONDS
 
 OLD = Path(__file__).parent / "old"  # files of the version before the database, and what it exported of them
@@ -36,13 +36,6 @@ def store(program: Callable[[], Conversations]) -> Conversations:
 
 def titles(store: Conversations, search: str = "") -> list[str]:
     return [one.title for one in store.listing(search).summaries]
-
-
-def test_after_a_restart_everything_is_there(store: Conversations, program: Callable[[], Conversations]) -> None:
-    one, two = saved(store, a_dialogue("One?", "More?")), saved(store, a_dialogue(sendable(EVIL)))
-    again = program()
-    assert again.open(one.id) == one and again.open(two.id) == two
-    assert titles(again) == [two.title, one.title], "newest first"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are of posix")

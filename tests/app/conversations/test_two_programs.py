@@ -20,9 +20,9 @@ from app.conversations import database
 from app.conversations import store as module
 from app.conversations.database import NAME
 from app.conversations.store import ConversationGone, Conversations
-from app.conversations.tree import ROOT, Dialogue, Node
+from app.conversations.tree import ROOT, Dialogue, Node, sendable
 from tests.app.conversations.on_disk import LIMIT, refuse, saved, text_of
-from tests.app.conversations.test_tree import a_dialogue, exchange, said
+from tests.app.conversations.test_tree import EVIL, a_dialogue, exchange, said
 from tests.app.fakes import SECONDS, wait_for
 
 # -------------------- what the database has of several states
@@ -89,7 +89,7 @@ def test_two_programs_and_their_older_tabs_undo_nothing_and_lose_nothing(
         patch.setattr(database, "on_network", lambda _: network)
         folder = Path(place)
         programs = [Conversations(folder), Conversations(folder)]
-        base = saved(programs[0], a_dialogue("One?", "Two?"))
+        base = saved(programs[0], a_dialogue(sendable(EVIL), "Two?"))
         tabs, written, named, gone = [base, base], [base], [base], frozenset[str]()
         for number, (act, who, where) in enumerate(acts):
             store = programs[who]

@@ -15,7 +15,6 @@ from app.documents.printed import Found
 
 NAME = "fake"
 MISSING, BROKEN, GATE = "FAKE_OCR_MISSING", "FAKE_OCR_BROKEN", "FAKE_OCR_GATE"  # variables of the environment
-FAILING = "FAKE_OCR_FAILING"  # of those, too
 CRASHES, FAILS, EMPTY, WAITS = 0, 10, 20, 200  # shades; from WAITS on: while the file GATE is there
 
 
@@ -24,7 +23,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocr, "ENGINE", "fake_ocr")
     monkeypatch.setitem(sys.modules, "fake_ocr", sys.modules[__name__])
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setattr(parsing, "ENVIRONMENT", (*parsing.ENVIRONMENT, MISSING, BROKEN, GATE, FAILING))
+    monkeypatch.setattr(parsing, "ENVIRONMENT", (*parsing.ENVIRONMENT, MISSING, BROKEN, GATE))
 
 
 def version() -> str | None:
@@ -36,8 +35,6 @@ def load(num_threads: int) -> Callable[[Any], Sequence[Found]]:
     """See `rapid_ocr.py`."""
     if BROKEN in os.environ:
         raise ImportError("a library is missing")
-    if FAILING in os.environ:
-        raise RuntimeError("bad allocation")
     return recognise
 
 

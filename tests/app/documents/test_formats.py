@@ -220,12 +220,9 @@ CASES = [
     ("rtf", r"\pard One \b bold\b0  word\line below.\par\pard Two\tab tabs\emdash\ldblquote x\rdblquote .\par}junk",
      "One bold word\nbelow.\n\nTwo tabs—“x”."),
     ("rtf", r"\pard \'e9t\'e9\par", "été"),
-    ("rtf", r"\pard \f0 \'cc\'e8\'f0\par", "Мир"),  # the font's character set
     ("rtf", r"\pard \'cc{\deff0\'e8\f9\'e8\plain\'f0}\par", "Ìиè\u0440"),  # the default font
-    ("rtf", r"\pard \f1 \'93\'8c\'8b\'9e\par", "東京"),  # two bytes a letter
-    ("rtf", "\\pard \\f1 \\'93\r\n\\'8c\\'8b\\'9e\\par", "東京"),
-    ("rtf", r"\pard {\f0 \'e8}\'e9\par", "иé"),
-    ("rtf", r"\pard \u26481 ?\u20140 ?\par", "東京"),
+    ("rtf", "\\pard \\f1 \\'93\r\n\\'8c\\'8b\\'9e\\par", "東京"),  # two bytes a letter
+    ("rtf", r"\pard {\f0 \'e8}\'e9\par", "иé"),  # the font's character set
     ("rtf", r"\pard \uc2\u26481 \'93\'8c\uc0\u20140 x\par", "東京x"),
     ("rtf", r"\pard \u55357 ?\u56832 ?\par", "\N{GRINNING FACE}"),
     ("rtf", r"\pard {\f1 a{\*\cs7 b}\*\cs7 c{\*\other d}}\par", "abc"),
@@ -352,6 +349,10 @@ WRITERS = "".join(
     for first, last in (("Ann", "Reed"), ("Bo", "Lee"))
 )
 MAIN = part("document", word("", WORDS))
+WEB_HEAD = (
+    b"<html><head><title> My\nTitle </title><meta name=author content='Ann Reed'><meta name=author content='Bo Lee'>"
+    b"</head><body lang=de>"
+)
 
 
 @pytest.mark.parametrize(
@@ -362,8 +363,9 @@ MAIN = part("document", word("", WORDS))
         ("pptx", pptx([slide("T", WORDS)], {"_rels/.rels": SLIDE_LINKS, "core.xml": CORE})),
         ("rtf", rtf(WORDS, r"{\info{\title My Title}{\author Ann R\'65ed; Bo Lee}}")),
         ("fb2", fb2(f"<p>{WORDS}</p>", "My\nTitle</book-title><lang>de</lang>" + WRITERS + "<book-title>")),
+        ("html", WEB_HEAD + WORDS.encode()),
     ],
-    ids=["docx", "odt", "pptx", "rtf", "fb2"],
+    ids=["docx", "odt", "pptx", "rtf", "fb2", "html"],
 )
 def test_a_file_states_its_title_authors_and_language(kind: str, content: bytes, tmp_path: Path) -> None:
     document = opened(tmp_path, kind, content)
@@ -374,12 +376,6 @@ def test_a_file_states_its_title_authors_and_language(kind: str, content: bytes,
 def test_a_title_may_be_a_paragraph_of_that_style(tmp_path: Path) -> None:
     content = docx(word("T", "Harbour") + word("", WORDS), WORD_PARTS)
     assert opened(tmp_path, "docx", content).title == "Harbour"
-
-
-def test_a_web_page_states_its_title_author_and_language(tmp_path: Path) -> None:
-    head = b"<html><head><title> The\nHarbour </title><meta name=author content=Reed></head><body lang=de>"
-    document = opened(tmp_path, "html", head + WORDS.encode())
-    assert (document.title, document.authors, document.language) == ("The Harbour", ("Reed",), "de")
 
 
 def test_a_note_that_is_called_and_not_there_is_told(tmp_path: Path) -> None:
@@ -448,7 +444,6 @@ PICTURE = slide("", "", "<p:pic><a:blip/></p:pic>")
 @pytest.mark.parametrize(
     ("kind", "content", "error", "words"),
     [
-        ("docx", docx("", {"word/document.xml": "<w:document"}), DamagedDocument, "cannot be read as a Word document"),
         ("docx", docx("<w:p></w:r>"), DamagedDocument, "cannot be read as a Word document"),
         ("docx", docx(word("", " " * 5_000_000)), DocumentTooLarge, "holds more than any book"),
         ("docx", docx("", {f"x{number}": "" for number in range(MAX_ENTRIES)}), DocumentTooLarge, ""),
@@ -461,10 +456,9 @@ PICTURE = slide("", "", "<p:pic><a:blip/></p:pic>")
         ("odt", odt_files()["a laugh"](), UnsupportedFormat, "declares XML entities"),
         ("odt", odt_files()["another root"](), DamagedDocument, "not an OpenDocument text"),
         ("ods", odt("").replace(b"document.text", b"document.spreadsheet"), UnsupportedFormat, "spreadsheet.* as CSV"),
-        ("odp", odt("").replace(b"document.text", b"document.presentation"), UnsupportedFormat, "as .pptx or PDF"),
+        ("odp", odt("").replace(b"document.text", b"document.presentation"), UnsupportedFormat, "presentation.* .pptx"),
         *(("rtf", rtf(r"\pard " + "Words. " * 40)[:-cut], DamagedDocument, "is cut off") for cut in (3, 40, 120)),
         ("fb2", fb2_files()["a laugh"](), UnsupportedFormat, "declares XML entities"),
-        ("fb2", fb2_files()["nothing but a head"](), DamagedDocument, ""),
         ("fb2", fb2_files()["a prefix that nobody declared"](), DamagedDocument, ""),
         ("fb2", fb2_files()["sections that never end"](), DamagedDocument, ""),
         ("pptx", pptx([PICTURE, PICTURE]), ScannedDocument, "2 pages are images"),

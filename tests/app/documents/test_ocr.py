@@ -6,7 +6,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from pypdf import PdfWriter
 
 from app.documents import ocr
 from app.documents.document import Document, Extracting
@@ -17,9 +16,7 @@ from app.documents.readers import extract_document
 from app.documents.recognised import RecognisedPages, file_digest
 from assets.tools.documents.scans import Source, measure
 from tests.app.documents import fake_ocr
-from tests.app.documents.conftest import MakePdf
 from tests.app.documents.fake_ocr import BROKEN, CRASHES, EMPTY, FAILS, MISSING, write_scan
-from tests.app.documents.test_pdf import PAGE, add_image
 
 SAMPLE = Path(__file__).parents[3] / "assets" / "books" / "harbour-8k.pdf"
 
@@ -41,27 +38,16 @@ def shades(document: Document) -> list[str]:
     return [text.partition("shade ")[2].partition(" ")[0] for text in texts]
 
 
-def test_a_scan_becomes_text_and_says_so(tmp_path: Path) -> None:
-    scan = write_scan(tmp_path / "scan.pdf", 60, 70, 80)
+def test_a_scan_becomes_text_and_says_so_but_for_pages_on_which_the_engine_fails_or_crashes(tmp_path: Path) -> None:
+    scan = write_scan(tmp_path / "scan.pdf", 60, FAILS, 70, CRASHES, 80, EMPTY)
     *steps, document = extract_document(scan, ocr=Ocr(recognise=True))
-    assert isinstance(document, Document) and shades(document) == ["60", "70", "80"]
-    assert document.recognised_pages == (1, 2, 3) and document.picture_pages == ()
-    assert document.warnings == ("Recognised on pictures (OCR), so that letters may be wrong: pages 1–3.",)
+    assert isinstance(document, Document) and shades(document) == ["60", "", "70", "", "80", ""]
+    assert document.picture_pages == (2, 4) and document.recognised_pages == (1, 3, 5, 6)
+    assert "Recognised on pictures (OCR), so that letters may be wrong: pages 1, 3, 5–6." in document.warnings
     assert document.text.startswith("A page of shade 60 lay on the table and measured 1112 by 1556")
     done = [step for step in steps if isinstance(step, Extracting) and step.recognising]
     assert [step.num_done for step in done] == sorted(step.num_done for step in done)
-    assert done[-1].num_done == done[-1].num_pages == 3 and done[-1].seconds_left == 0
-
-
-def test_only_pictures_are_recognised_and_pages_keep_their_places(make_pdf: MakePdf, writer: PdfWriter) -> None:
-    path = make_pdf(PAGE, [], PAGE)
-    add_image(writer, 1)
-    writer.write(path)
-    assert read(path, Ocr(recognise=False)).picture_pages == (2,)
-    document = read(path)
-    assert document.recognised_pages == (2,)
-    assert [bool(shade) for shade in shades(document)] == [False, True, False]
-    assert document.page_text(document.pages[2]).split() == document.page_text(document.pages[0]).split()
+    assert done[-1].num_done == done[-1].num_pages == 6 and done[-1].seconds_left == 0
 
 
 def test_what_was_recognised_once_is_kept_even_where_the_engine_is_gone(
@@ -80,12 +66,6 @@ def test_what_was_recognised_once_is_kept_even_where_the_engine_is_gone(
     assert read(scan, Ocr(recognise=False, kept=kept)) == first
     with pytest.raises(ScannedDocument):
         read(scan, Ocr(recognise=False))
-
-
-def test_pages_on_which_the_engine_fails_or_crashes_are_left_out(tmp_path: Path) -> None:
-    document = read(write_scan(tmp_path / "scan.pdf", 60, FAILS, 70, CRASHES, 80, EMPTY))
-    assert shades(document) == ["60", "", "70", "", "80", ""]
-    assert document.picture_pages == (2, 4) and document.recognised_pages == (1, 3, 5, 6)
 
 
 @pytest.mark.parametrize("how", [MISSING, BROKEN])

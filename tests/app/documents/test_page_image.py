@@ -46,12 +46,6 @@ def marked(file: Path, words: str, number: int = 1, num_pages: int = 1, width: i
 # -------------------- images, and their limits
 
 
-def test_a_page_is_drawn_as_wide_as_it_was_asked_for(make_pdf: MakePdf) -> None:
-    image = drawn(make_pdf(["Words on a page."]), width=800)
-    assert (image.width, image.media) == (800, "image/webp") and abs(image.height - 800 * 842 / 595) <= 1
-    assert ink_of(image).getbbox(), "no ink"
-
-
 @pytest.mark.parametrize("size", [(14_400, 14_400), (100, 14_400), (14_400, 100), (3, 3), (0.5, 14_400)])
 def test_a_page_of_five_metres_has_an_image_with_bounds(tmp_path: Path, size: tuple[float, float]) -> None:
     writer = PdfWriter()
@@ -167,7 +161,6 @@ def test_a_header_that_was_dropped_is_not_taken_for_the_words(make_pdf: MakePdf)
         ("ho ho ho ho", "ho ho ho", (3, 5), None),  # one was dropped, and which is not known
         ("one two three", "four", (0, 4), None),
         ("one two three", "... !", (0, 5), None),
-        ("", "words", (0, 5), None),
     ],
 )
 def test_where_the_place_is_not_certain_nothing_is_marked(

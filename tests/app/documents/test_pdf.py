@@ -156,16 +156,6 @@ def test_what_pdfium_cannot_open_or_crashes_on_is_read_by_pypdf_and_says_so(
 # -------------------- on the paper
 
 
-def test_room_parts_paragraphs_and_two_columns_are_read_one_after_the_other(make_pdf: MakePdf) -> None:
-    left = [(f"the left column line {number}", 50, 700 - 14 * number) for number in range(4)]
-    right = [(f"the right column line {number}", 320, 700 - 14 * number) for number in range(4)]
-    placed = [*left, ("After some room", 50, 620), *right]
-    shown = "".join(f"1 0 0 1 {x} {y} Tm ({text}) Tj " for text, x, y in placed)
-    text = read_document(make_pdf(f"BT /F1 11 Tf {shown}ET".encode("cp1252"))).text
-    places = [text.index(part) for part, _, _ in placed]
-    assert places == sorted(places) and "\n\nAfter some room" in text
-
-
 def test_a_turned_page_is_read_line_by_line(make_pdf: MakePdf, writer: PdfWriter) -> None:
     upward = "".join(f"0 1 -1 0 {100 + 14 * n} 50 Tm ({text}) Tj " for n, text in enumerate(PAGE))
     path = make_pdf(f"BT /F1 11 Tf {upward}ET".encode("cp1252"))

@@ -12,7 +12,6 @@ import pytest
 
 from app.context import upload_files
 from app.context.upload_files import IN_USE, in_use
-from app.conversations.store import Conversations
 from app.runtime.data_folder import data_dir
 from app.runtime.model_folders import ModelFolders
 from core.errors import CoreError, NotPossibleHere
@@ -31,15 +30,13 @@ def test_the_data_folder_and_its_mark_are_closed_to_others(tmp_path: Path, exist
     folder = tmp_path / "new" / "data"
     mark = folder / IN_USE
     if existed:
-        (folder / "conversations").mkdir(parents=True)
-        for path in (folder, folder / "conversations", mark):
+        folder.mkdir(parents=True)
+        for path in (folder, mark):
             path.touch()
             path.chmod(0o755)
     assert data_dir(folder) == folder
     with in_use(folder):
-        Conversations(folder / "conversations").close()
-    assert [mode(folder), mode(folder / "conversations"), mode(folder / "uploads")] == [0o700] * 3
-    assert mode(mark) == 0o600
+        assert [mode(folder), mode(folder / "uploads"), mode(mark)] == [0o700, 0o700, 0o600]
 
 
 @posix

@@ -1,8 +1,6 @@
 """Text on pictures becomes text of the library: offered, recognised, stopped, forgotten; no file stays."""
 
-import errno
 import shutil
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,8 @@ from app.context.context_documents import Library, Pages
 from app.context.upload_files import FOLDER, claim, forget
 from app.documents import ocr
 from app.documents.document import Extracting
-from app.documents.errors import NotRead, ScannedDocument
+from app.documents.errors import ScannedDocument
 from app.documents.recognised import RecognisedPages
-from app.documents.sniff import read_head
 from app.runtime.context_loader import SAME_CONVERSATION
 from app.runtime.data_folder import data_dir
 from app.runtime.sessions import Session
@@ -85,24 +82,6 @@ def until_page(events: Iterator[Any], number: int) -> None:
     next(event for event in events if isinstance(event, Extracting) and event.recognising and event.num_done == number)
 
 
-def test_a_scan_is_refused_offered_recognised_and_read(
-    worker: EngineWorker, session: Session, drop: Drop, tmp_path: Path
-) -> None:
-    number = drop(write_scan(tmp_path / "scan.pdf", 60, 70))
-    assert isinstance(session.uploads.pending[0].error, ScannedDocument) and not session.uploads.library.books
-    html = book_card(session)
-    assert "2 of 2 pages are pictures." in html and f'data-act="recognise:{number}"' in html
-    events = worker.reading.recognise(session, number)
-    until_page(events, 1)
-    list(events)
-    (book,) = session.uploads.library.books
-    assert "shade 70" in book.document.text and session.uploads.pending == () and session.is_read
-    assert 'data-act="recognise' not in book_card(session) and "OCR" in book_card(session)
-    assert len(uploads_left(tmp_path)) == 1
-    list(worker.arrange(session.id, lambda _: Library()))
-    assert uploads_left(tmp_path) == []
-
-
 def test_a_book_is_replaced_where_it_stands_and_chosen_pages_stay_chosen(
     worker: EngineWorker, session: Session, drop: Drop, make_pdf: MakePdf, writer: PdfWriter, tmp_path: Path
 ) -> None:
@@ -117,17 +96,22 @@ def test_a_book_is_replaced_where_it_stands_and_chosen_pages_stay_chosen(
         assert f'data-act="recognise:{key}"' in html
     list(worker.reading.recognise(session, key))
     first, second = session.uploads.library.books
-    assert "A page of shade" in first.document.text and first.choice == Pages(1, 2)
+    before, picture, after = (first.document.page_text(page).split() for page in first.document.pages)
+    assert before == after and picture[:3] == ["A", "page", "of"] and first.document.recognised_pages == (2,)
+    assert first.choice == Pages(1, 2)
     assert second.document.name == "other.txt" and session.uploads.pending == ()
     assert f"forget-recognised:{first.key}" in listing(session)
     list(worker.arrange(session.id, lambda now: now.remove(0)))
     assert uploads_left(tmp_path) == []
 
 
-def test_stop_uses_the_pages_until_then_and_offers_the_rest(
+def test_a_scan_is_refused_and_offered_stop_uses_the_pages_until_then_and_offers_the_rest(
     worker: EngineWorker, session: Session, drop: Drop, gate: Path, tmp_path: Path
 ) -> None:
     number = drop(write_scan(tmp_path / "scan.pdf", 60, 70, WAITS))
+    assert isinstance(session.uploads.pending[0].error, ScannedDocument) and not session.uploads.library.books
+    html = book_card(session)
+    assert "3 of 3 pages are pictures." in html and f'data-act="recognise:{number}"' in html
     events = worker.reading.recognise(session, number)
     until_page(events, 2)
     html = book_card(session)
@@ -143,7 +127,11 @@ def test_stop_uses_the_pages_until_then_and_offers_the_rest(
     list(worker.answer(session.id, "What is there?", ANSWER))
     list(worker.reading.recognise(session, book.key))
     assert len(session.exchanges) == 1 and session.uploads.note == SAME_CONVERSATION
-    assert session.uploads.library.books[0].document.recognised_pages == (1, 2, 3)
+    assert session.uploads.library.books[0].document.recognised_pages == (1, 2, 3) and session.is_read
+    assert 'data-act="recognise' not in book_card(session) and "OCR" in book_card(session)
+    assert len(uploads_left(tmp_path)) == 1 and session.uploads.pending == ()
+    list(worker.arrange(session.id, lambda _: Library()))
+    assert uploads_left(tmp_path) == []
 
 
 @pytest.mark.parametrize("how", ["closed", "removed"])
@@ -168,27 +156,3 @@ def test_a_page_that_is_closed_or_a_book_that_is_removed_ends_it(
         session.uploads.dismiss(upload.number)
         session.drop_files()
     assert uploads_left(tmp_path) == [] and set(psutil.Process().children()) <= set(before)
-
-
-def test_a_disk_that_is_full_fails_one_file_of_a_drop(
-    worker: EngineWorker, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, content: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    def no_process(file: Path, name: str) -> bytes:
-        if name == "b.rtf":
-            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-        return read_head(file, name)
-
-    files = [tmp_path / name for name in ("a.zip", "b.rtf", "c.txt")]
-    with zipfile.ZipFile(files[0], "w") as archive:
-        archive.writestr("a.txt", "A gull.")
-    files[1].write_text("{\\rtf1 A gull.}")
-    files[2].write_text("The pilot counted the boats.")
-    monkeypatch.setattr(Path, "write_bytes", full)
-    monkeypatch.setattr("app.documents.sniff.read_head", no_process)
-    list(worker.open_books(session.id, files))
-    assert [book.document.name for book in session.uploads.library.books] == ["c.txt"]
-    errors = [upload.error for upload in session.uploads.pending]
-    assert all(isinstance(error, NotRead) for error in errors) and len(errors) == 2

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from app.context.context_documents import Library, Pages
 from app.context.kept_documents import KeptDocuments, KeptTextGone
-from app.context.page_ranges import understood
-from app.context.samples import FOLDER
 from app.conversations.export import as_json
 from app.conversations.schema import load
 from app.conversations.store import Conversations
@@ -28,34 +27,21 @@ def worker(engine: FakeEngine, tmp_path: Path, start_worker: Callable[..., Engin
     return start_worker(engine, conversations=Conversations(tmp_path / "conversations"), kept=kept)
 
 
-def asked_and_left(worker: EngineWorker, *files: Path, choose: str = "") -> Session:
-    """A session that asked about some files, and then opened something else: its conversation waits."""
-    session = worker.sessions.enter("")
-    list(worker.open_books(session.id, files))
-    if choose:
-        document = session.uploads.library.books[-1].document
-        last = len(files) - 1
-        list(worker.arrange(session.id, lambda now: now.choose(last, understood(document, choose))))
-    keep_texts(session)
-    list(worker.answer(session.id, "Dark?", GenerationConfig(max_new_tokens=2)))
-    dialogue = session.dialogue
-    assert dialogue is not None
-    list(worker.arrange(session.id, lambda now: type(now)()))
-    assert session.book is None
-    session.dialogue = load(as_json(dialogue), dialogue.id)  # as after a restart
-    for file in files:
-        if file.parent != FOLDER:
-            file.unlink()
-    return session
-
-
 def test_a_kept_book_opens_again_in_its_order_and_parts_and_what_is_gone_is_named_in_one_line(
     worker: EngineWorker, tmp_path: Path
 ) -> None:
     files = [write_book(tmp_path, name="b.txt"), write_book(tmp_path, PAGES, "a.txt")]
-    session = asked_and_left(worker, *files, choose="#1-#1")
-    dialogue = session.dialogue
-    assert dialogue is not None and missing(dialogue.book, session.kept) == ()
+    session = worker.sessions.enter("")
+    list(worker.open_books(session.id, files))
+    list(worker.arrange(session.id, lambda now: now.choose(1, Pages(1, 1))))
+    keep_texts(session)
+    list(worker.answer(session.id, "Dark?", GenerationConfig(max_new_tokens=2)))
+    assert session.dialogue is not None
+    dialogue = load(as_json(session.dialogue), session.dialogue.id)  # as after a restart
+    for file in files:
+        file.unlink()
+    assert missing(dialogue.book, session.kept) == ()
+    list(worker.arrange(session.id, lambda _: Library()))
     list(worker.open_books(session.id, [write_book(tmp_path, "Something else. " * 9, "other.txt")]))
     session.dialogue = dialogue  # chosen in the list
     assert not session.fits
@@ -68,7 +54,7 @@ def test_a_kept_book_opens_again_in_its_order_and_parts_and_what_is_gone_is_name
     page.does("undo")
     page.rests()
     assert [one.document.name for one in session.uploads.library.books] == ["other.txt", "b.txt", "a.txt"]
-    list(worker.arrange(session.id, lambda now: type(now)()))
+    list(worker.arrange(session.id, lambda _: Library()))
     session.dialogue = dialogue
     session.kept.forget(bytes.fromhex(dialogue.book.documents[1]))
     assert missing(dialogue.book, session.kept) == ("a.txt",)

@@ -11,7 +11,7 @@ import pytest
 
 from app.conversations.exchange import Exchange
 from app.runtime.context_loader import OTHER_MODEL
-from app.runtime.events import LoadFailed, Loading, Ready
+from app.runtime.events import LoadFailed, Loading, Ready, Waiting
 from app.runtime.prompts import answer_ids
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
@@ -146,18 +146,6 @@ def test_another_model_does_not_go_on_from_half_a_character() -> None:
     assert FakeText().decode(answer_ids(cut, FakeEngine())) == "A caf"
 
 
-def test_a_model_that_cannot_be_loaded_leaves_the_one_before(begin: Begin, tmp_path: Path) -> None:
-    program = begin(FakeEngine, TOO_LARGE, FakeEngine, other)
-    session = program.reader(tmp_path)
-    program.switch()
-    state = program.settled()
-    assert isinstance(state, Ready) and state.info.model == "fake" and state.refused is TOO_LARGE
-    assert program.alive == [0, 0, 0]
-    program.asks(session)
-    program.switch()
-    assert program.uses("other")
-
-
 @pytest.mark.parametrize("what", ["answer", "race"])
 def test_nothing_is_changed_while_any_page_is_answered(begin: Begin, tmp_path: Path, what: str) -> None:
     program = begin(FakeEngine, other)
@@ -190,14 +178,17 @@ def test_reading_is_ended_and_what_waits_is_done_with_the_new_model(begin: Begin
     assert isinstance(worker.state, Loading) and "Loading other" in masthead(worker.state)
     with pytest.raises(CoreError, match="being loaded"):
         program.switch("a third")
-    waiting, _ = in_thread(worker.answer(session.id, "How?", ANSWER))
+    waiting, told = in_thread(worker.answer(session.id, "How?", ANSWER))
+    wait_for(lambda: Waiting("loading", 0) in told)
     program.gate.set()
     for thread in (waiting, reading):
         thread.join(SECONDS)
     assert [one.model for one in session.exchanges] == ["other"]
 
 
-def test_loading_tells_how_far_it_is_and_stop_brings_the_model_before_back(begin: Begin) -> None:
+def test_loading_tells_how_far_it_is_and_one_that_is_stopped_or_fails_leaves_the_model_before(
+    begin: Begin, tmp_path: Path
+) -> None:
     def half() -> FakeEngine:
         """As a model that tells its weights: half of them, then waits."""
         meter = load_meter()
@@ -207,8 +198,8 @@ def test_loading_tells_how_far_it_is_and_stop_brings_the_model_before_back(begin
             meter.add(0)
         return other()
 
-    program = begin(FakeEngine, half, FakeEngine, other)
-    worker = program.worker
+    program = begin(FakeEngine, half, FakeEngine, TOO_LARGE, FakeEngine, other)
+    worker, session = program.worker, program.reader(tmp_path)
     program.switch()
     far = next(one for one in worker.states() if isinstance(one, Loading) and one.progress.total_bytes)
     assert "Loading other… 1.00 GB of 2.00 GB · 50%" in masthead(far)
@@ -216,7 +207,11 @@ def test_loading_tells_how_far_it_is_and_stop_brings_the_model_before_back(begin
     worker.jobs.stop_loading.set()
     state = program.settled()
     assert isinstance(state, Ready) and state.info.model == "fake" and state.refused is not None
-    assert "was stopped" in state.refused.problem
+    assert "was stopped" in state.refused.problem and program.alive == [0, 0, 0]
+    program.asks(session)
     worker.jobs.stop_loading.set()  # nothing is being loaded
+    program.switch()
+    state = program.settled()
+    assert isinstance(state, Ready) and state.info.model == "fake" and state.refused is TOO_LARGE
     program.switch()
     assert program.uses("other")

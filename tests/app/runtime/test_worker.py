@@ -1,6 +1,5 @@
 """The worker: one thread, one queue, errors as values, nothing half-done; and it lives on whatever the engine does."""
 
-import threading
 from collections.abc import Callable
 from typing import cast
 
@@ -8,7 +7,7 @@ import pytest
 
 from app.context.context_documents import Library, Pages
 from app.runtime.error_text import EngineFault
-from app.runtime.events import Changed, LoadFailed, Loading, Ready, Waiting
+from app.runtime.events import Changed, LoadFailed, Ready, Waiting
 from app.runtime.sessions import NoBook
 from app.runtime.worker import EngineWorker
 from core.config import MOST_WHOLE, GenerationConfig, seed_at
@@ -141,19 +140,6 @@ def test_what_is_loaded_is_told_while_an_answer_is_written(reader: Reader) -> No
 
 
 # -------------------- the model, and what may go wrong in it
-
-
-def test_the_page_is_told_when_the_model_is_loaded(reader: Reader, begin_worker: Callable[..., EngineWorker]) -> None:
-    release = threading.Event()
-    reader.worker = begin_worker(lambda: (FakeEngine(), MACHINE) if release.wait(SECONDS) else None)
-    states, reader = reader.worker.states(), reader.beside()
-    assert isinstance(next(states), Loading)
-    thread, events = in_thread(reader.begins_to_open())
-    wait_for(lambda: Waiting("loading", 0) in events)
-    release.set()
-    assert isinstance(next(states), Ready)
-    thread.join(SECONDS)
-    assert isinstance(events[-1], Changed)
 
 
 @pytest.mark.parametrize(
