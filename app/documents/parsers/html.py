@@ -14,7 +14,7 @@ from app.documents.archive import MAX_TOTAL_BYTES, Refused, read_most
 from app.documents.charset import decode_markup
 from app.documents.elements import Text
 from app.documents.messages import Message
-from app.documents.metadata import MAX_AUTHORS
+from app.documents.metadata import MAX_AUTHORS, authors_in
 from app.documents.numbering import BULLET, FORMS, written
 
 BLOCKS = frozenset([
@@ -140,7 +140,7 @@ class Markup(HTMLParser, Text):
         if tag in ("html", "body"):
             self.language = self.language or values.get("lang") or values.get("xml:lang") or ""
         elif tag == "meta" and not self._has_body and values.get("name", "").lower() in ("author", "dc.creator"):
-            self.authors = [*self.authors, values.get("content", "")][:MAX_AUTHORS]
+            self.authors = [*self.authors, *authors_in(values.get("content", ""))][:MAX_AUTHORS]
 
     def handle_endtag(self, tag: str) -> None:
         """An element ends."""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from app import formats
 from app.conversations.listing import Listing, Summary
+from app.runtime.error_text import without_paths
 from app.runtime.reopening import missing
 from app.runtime.sessions import Session
 from app.ui import render
@@ -29,7 +30,7 @@ def conversation_list(listing: Listing, session: Session, when: datetime | None 
         rows = f'<li class="none">{none}</li>'
     left = len(listing.summaries) - MOST_SHOWN
     more = f'<p class="quiet">{formats.plural(left, "older one")}: search to find it.</p>' if left > 0 else ""
-    told = [render.escape(line) for line in listing.notices]
+    told = [render.escape(without_paths(line)) for line in listing.notices]
     if deleted is not None:
         told.append(f"Deleted {render.escape(deleted.title or 'Untitled')}. {render.link('Undo', 'undelete')}")
     notices = "".join(render.status(line, "list-note") for line in told)

@@ -350,7 +350,7 @@ WRITERS = "".join(
 )
 MAIN = part("document", word("", WORDS))
 WEB_HEAD = (
-    b"<html><head><title> My\nTitle </title><meta name=author content='Ann Reed'><meta name=author content='Bo Lee'>"
+    b"<html><head><title> My\nTitle </title><meta name=author content='Ann Reed; Bo Lee'>"
     b"</head><body lang=de>"
 )
 

@@ -121,6 +121,8 @@ def test_the_list_marks_what_is_shown_and_is_cut_where_it_is_long() -> None:
     assert html.count("<li") == MOST_SHOWN and "5 older ones" in html
     session.search = '"x'
     assert 'value="&quot;x"' in conversation_list(Listing(rows, ()), session, NOW), "after a reload, too"
+    listing = Listing(rows, ("It was set aside as /home/ann/data/a.damaged; nothing is lost.",))
+    assert "set aside as …/a.damaged; nothing" in conversation_list(listing, session, NOW)
 
 
 def test_times_are_said_as_one_says_them() -> None:
