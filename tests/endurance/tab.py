@@ -61,7 +61,6 @@ class Tab:
         return all(answer.is_success and answer.json() for answer in answers)
 
     def open(self, *files: Path) -> bool:
-        """Drop files; whether they were accepted."""
         answer = self._http.post(
             "gradio_api/upload", files=[("files", (file.name, file.read_bytes())) for file in files]
         )
@@ -112,12 +111,10 @@ class Tab:
 
 
 def busy(state: State) -> bool:
-    """Something is read, answered or raced."""
     return "stop-reading" in state["reading"] or not {"answering", "racing"}.isdisjoint(state["flags"])
 
 
 def exchanges(state: State) -> list[dict[str, Any]]:
-    """The exchanges that are shown, in order."""
     return [state[f"exchange:{name}"] for name in state["chat"]["order"]]
 
 
@@ -129,5 +126,4 @@ def is_over(state: State, question: str) -> bool:
 
 
 def is_answered(state: State, question: str) -> bool:
-    """The answer is whole."""
     return any(one["question"] == question and ("text" in one or "notice" in one) for one in exchanges(state))

@@ -39,7 +39,6 @@ class World:
     stock: Any  # transformers' own version of the target
 
     def engine(self, setup: Setup) -> Engine:
-        """The engine under test."""
         raise NotImplementedError
 
     @torch.inference_mode()

@@ -82,7 +82,6 @@ def _locked() -> str:
 
 
 def smi(*arguments: str) -> str:
-    """What nvidia-smi says."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return "nvidia-smi is not here"

@@ -33,12 +33,10 @@ def prompt_of(engine: Engine, num_tokens: int) -> list[int]:
 
 
 def answer(engine: Engine, prompt: Sequence[int], config: GenerationConfig) -> Finished:
-    """One answer."""
     return answered(engine.generate(prompt, config))
 
 
 def figures(finished: Finished) -> dict[str, Any]:
-    """What is worth keeping of an answer."""
     stats = finished.stats
     return {
         "prompt tokens": finished.prompt_tokens,

@@ -19,7 +19,6 @@ def counts_to_two(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
 
 
 def two_answers(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
-    """Two questions are answered."""
     page.reads(write_book(tmp_path))
     for number, (question, answer) in enumerate((("How was it?", "It was dark."), ("And then?", "It rained.")), 1):
         page.hears(engine, question, answer, shown=number)
