@@ -45,11 +45,7 @@ class Program:
             return False
 
     def wait(self) -> None:
-        """Until the page can be had.
-
-        Raises:
-            RuntimeError: it ended, or took too long.
-        """
+        """Until the page can be had."""
         deadline = time.monotonic() + START_SECONDS
         while not self.serves():
             if not self.alive or time.monotonic() > deadline:

@@ -16,15 +16,7 @@ State = dict[str, Any]
 
 
 class Tab:
-    """One page, which holds its stream open until it is closed.
-
-    Args:
-        session: its id; "": a new one.
-        auth: name and password, where the page asks for them.
-
-    Raises:
-        httpx.HTTPError: the program cannot be reached, or lets nobody in.
-    """
+    """One page, which holds its stream open until it is closed; without a `session` a new one."""
 
     def __init__(self, address: str, session: str = "", auth: tuple[str, str] | None = None) -> None:
         self.session, self.state = session or secrets.token_hex(16), State()
@@ -67,11 +59,7 @@ class Tab:
         return answer.is_success and self.act("open", files=answer.json())
 
     def until(self, holds: Callable[[State], object], more: int = 0) -> State:
-        """The first state for which something holds, after so many `more` were told.
-
-        Raises:
-            TimeoutError: none came. ConnectionError: the stream broke.
-        """
+        """The first state for which something holds, after so many `more` were told."""
         with self._told:
             least = self._num_told + more
             came = self._told.wait_for(

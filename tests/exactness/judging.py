@@ -68,8 +68,6 @@ class Committed:
 
 
 class Listener:
-    """The last round's guesses."""
-
     def __init__(self) -> None:
         self._q: list[Tensor | None] = []
         self._below: list[Tensor | None] = []

@@ -104,8 +104,6 @@ class TinyWorld(World):
 
 
 class BundledWorld(World):
-    """The bundled pair, loaded once."""
-
     def __init__(self) -> None:
         self._files = PairFiles.find("harbour", "auto")
         config = EngineConfig(context=8192, device="cpu", placement="resident")

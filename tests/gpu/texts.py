@@ -103,11 +103,7 @@ class Answers:
         return finished
 
     def check(self) -> None:
-        """Each text against the first and against the longest, as far as both go.
-
-        Raises:
-            AssertionError: some differ by more than rounding.
-        """
+        """Each text against the first and the longest, as far as both go: none differs by more than rounding."""
         found, wrong = {}, []
         for reference in (next(iter(self.texts.values())), max(self.texts.values(), key=len)):
             for name, text in self.texts.items():
@@ -179,11 +175,7 @@ def bits(here: Here) -> None:
 
 
 def pair_in(place: str) -> tuple[str, str]:
-    """The model that lies there, or the largest and the smallest of several, as target and draft.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """The model that lies there, or the largest and the smallest of several, as target and draft."""
     folder = Path(place)
     if folder.is_file() or (folder / "config.json").is_file():
         return place, "auto"
