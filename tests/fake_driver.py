@@ -12,7 +12,6 @@ CARD = "NVIDIA GeForce RTX 4090"
 
 
 def answer(driver: str, capability: str = ADA, name: str = CARD, index: int = 0) -> str:
-    """One GPU's line."""
     return f"{name}, {driver}, GPU-00000000-0000-0000-0000-{index:012d}, 23000, {capability}"
 
 

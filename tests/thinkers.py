@@ -1,6 +1,5 @@
 """Tiny checkpoints that think: every token has one successor, so thought and answer are known."""
 
-import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,14 +14,13 @@ ROLES = ("<|user|>", "<|assistant|>", "<|end|>")
 THOUGHT = ("\n", "Hm", ": \u201cthe page says Reed lit it\u201d", ".")
 ANSWER = ("Captain", " Reed", " keeps the light", "!")
 SIDE = 304  # of every matrix; at least the number of tokens
+SWITCH = "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
 # The history without thoughts, and `enable_thinking`, as Qwen3's template has them.
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'user' %}<|user|>{{ m.content }}<|end|>"
     "{% else %}<|assistant|>{{ m.content.split('</think>')[-1] }}<|end|>{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>"
-    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}{% endif %}"
+    f"{{% if add_generation_prompt %}}<|assistant|>{SWITCH}{{% endif %}}"
 )
-SWITCH = "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
 ALWAYS, PLAIN = TEMPLATE.replace(SWITCH, "<think>"), TEMPLATE.replace(SWITCH, "")
 
 
@@ -80,5 +78,4 @@ def save_thinker(folder: Path, template: str = TEMPLATE, *, ends: bool = True) -
             model.lm_head.weight[following, one] = 4.0
     model.save_pretrained(folder)
     words.save_pretrained(folder)
-    assert json.loads((folder / "config.json").read_text())["vocab_size"] >= len(known)
     return folder

@@ -96,7 +96,6 @@ class Person:
         self.open_files(self._text(50))
 
     def ask(self) -> None:
-        """Ask, and wait for the answer."""
         question = self._question()
         if self._asks(question, method=self.rng.choice(METHODS), temperature=self.rng.choice((0.0, 0.8))):
             state = self._until(lambda state: is_over(state, question))
@@ -105,7 +104,6 @@ class Person:
                     self.ledger.answered[question] = time.monotonic()
 
     def ask_and_stop(self) -> None:
-        """Ask, and stop the answer soon."""
         question = self._question()
         if self._asks(question, method=self.rng.choice(METHODS), max_new_tokens=200):
             time.sleep(self.rng.random())
@@ -119,17 +117,14 @@ class Person:
         self._return(self.tab.session if self.rng.random() < 0.5 else "")
 
     def regenerate(self) -> None:
-        """Have the last question answered once more."""
         last = ["", *self.tab.settle()["chat"]["order"]][-1]
         self._does(f"again:{last}", settings={"method": "triforce", "temperature": 0.9, "max_new_tokens": 24})
         self._rest()
 
     def new_conversation(self) -> None:
-        """Leave the conversation as it is and begin another."""
         self._does("new")
 
     def race(self) -> None:
-        """A race of two methods; sometimes it is stopped."""
         self._does("race", question=self._question(), lanes=METHODS, limit=16)
         if self.rng.random() < 0.5:
             time.sleep(self.rng.random())
@@ -137,21 +132,17 @@ class Person:
         self._rest()
 
     def start_over(self) -> None:
-        """Take everything out of the library."""
         self._does("start-over")
 
     def stop_reading(self) -> None:
-        """Stop what is read, if anything is."""
         self._does("stop-reading")
 
     def look_around(self) -> None:
-        """The other tabs, and the search."""
         for tab in TABS:
             self.tab.show(tab)
             self._does(f"find:100::{self.rng.choice(WORDS)}")
 
     def wrong_input(self) -> None:
-        """What no page sends."""
         usual = {"method": "triforce"}
         wrong: list[tuple[str, dict[str, Any]]] = [
             ("ask", {"question": "", "settings": usual}),
@@ -217,7 +208,6 @@ class Person:
         self.tab = Tab(self.address, session)
 
     def _rest(self) -> None:
-        """Wait until nothing is read, answered or raced."""
         self._until(lambda state: not busy(state), more=2)
 
     def _until(self, holds: Callable[[State], object], more: int = 0) -> State:

@@ -19,8 +19,6 @@ END_SECONDS = 30.0
 
 
 class Program:
-    """One run of the app on a data folder."""
-
     def __init__(self, folder: Path, *, more: Sequence[str] = ()) -> None:
         port = free_port()
         self.address, self.log = f"http://127.0.0.1:{port}/", folder.with_name(f"{folder.name}.log")
@@ -37,11 +35,9 @@ class Program:
 
     @property
     def alive(self) -> bool:
-        """It runs."""
         return self.process.poll() is None
 
     def serves(self) -> bool:
-        """The page can be had."""
         try:
             with urllib.request.urlopen(self.address, timeout=END_SECONDS) as reply:
                 return bool(reply.status == 200)
@@ -49,11 +45,7 @@ class Program:
             return False
 
     def wait(self) -> None:
-        """Until the page can be had.
-
-        Raises:
-            RuntimeError: it ended, or took too long.
-        """
+        """Until the page can be had."""
         deadline = time.monotonic() + START_SECONDS
         while not self.serves():
             if not self.alive or time.monotonic() > deadline:

@@ -44,7 +44,6 @@ class Siege:
 
     @property
     def slower(self) -> float:
-        """How many times as long the reader waits."""
         return median(self.besieged) / median(self.quiet)
 
 
@@ -82,7 +81,6 @@ async def _send(address: str, rate: int, line: Connection, answers: Counter[str]
 
 
 def run(rate: int, rounds: int, place: Path) -> Siege:
-    """Quiet and besieged rounds in turns, on one program."""
     found, program = Siege(), Program(place / "data", more=("--host", "0.0.0.0", "--auth", ":".join(AUTH)))
     try:
         program.wait()

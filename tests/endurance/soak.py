@@ -37,8 +37,6 @@ MOST_MORE = 8  # threads or open files: what a few requests under way need
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The app at one moment."""
-
     seconds: float
     rss_bytes: int
     threads: int
@@ -47,8 +45,6 @@ class Sample:
 
 @dataclass(slots=True)
 class Soak:
-    """What a run has shown."""
-
     samples: list[Sample] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -65,7 +61,6 @@ class Soak:
         return self.middle("rss_bytes", end=True) / self.middle("rss_bytes", end=False) - 1
 
     def growths(self) -> list[str]:
-        """Whatever grew."""
         told = [f"memory grew by {self.growth:.1%} after the warm-up"] if self.growth > MOST_GROWTH else []
         for what in ("threads", "files"):
             more = self.middle(what, end=True) - self.middle(what, end=False)
@@ -134,7 +129,6 @@ def anything(rng: random.Random, stop: threading.Event, person: Person) -> None:
 
 
 def measure(program: Program, seconds: float) -> Sample:
-    """Resident memory, threads and open files of the app and its children."""
     rss = threads = files = 0
     for process in (psutil.Process(program.process.pid), *program.children()):
         with suppress(psutil.Error), process.oneshot():  # a parser that has just ended

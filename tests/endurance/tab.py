@@ -16,15 +16,7 @@ State = dict[str, Any]
 
 
 class Tab:
-    """One page, which holds its stream open until it is closed.
-
-    Args:
-        session: its id; "": a new one.
-        auth: name and password, where the page asks for them.
-
-    Raises:
-        httpx.HTTPError: the program cannot be reached, or lets nobody in.
-    """
+    """One page, which holds its stream open until it is closed; without a `session` a new one."""
 
     def __init__(self, address: str, session: str = "", auth: tuple[str, str] | None = None) -> None:
         self.session, self.state = session or secrets.token_hex(16), State()
@@ -61,18 +53,13 @@ class Tab:
         return all(answer.is_success and answer.json() for answer in answers)
 
     def open(self, *files: Path) -> bool:
-        """Drop files; whether they were accepted."""
         answer = self._http.post(
             "gradio_api/upload", files=[("files", (file.name, file.read_bytes())) for file in files]
         )
         return answer.is_success and self.act("open", files=answer.json())
 
     def until(self, holds: Callable[[State], object], more: int = 0) -> State:
-        """The first state for which something holds, after so many `more` were told.
-
-        Raises:
-            TimeoutError: none came. ConnectionError: the stream broke.
-        """
+        """The first state for which something holds, after so many `more` were told."""
         with self._told:
             least = self._num_told + more
             came = self._told.wait_for(
@@ -112,12 +99,10 @@ class Tab:
 
 
 def busy(state: State) -> bool:
-    """Something is read, answered or raced."""
     return "stop-reading" in state["reading"] or not {"answering", "racing"}.isdisjoint(state["flags"])
 
 
 def exchanges(state: State) -> list[dict[str, Any]]:
-    """The exchanges that are shown, in order."""
     return [state[f"exchange:{name}"] for name in state["chat"]["order"]]
 
 
@@ -129,5 +114,4 @@ def is_over(state: State, question: str) -> bool:
 
 
 def is_answered(state: State, question: str) -> bool:
-    """The answer is whole."""
     return any(one["question"] == question and ("text" in one or "notice" in one) for one in exchanges(state))

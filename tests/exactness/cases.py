@@ -60,8 +60,6 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """An engine."""
-
     pair: Pair | None  # None: the bundled one
     context: int
     prefill_chunk: int
@@ -182,7 +180,6 @@ class Drawing:
         return self.text(int(self.rng.triangular(20, 480, 240)))
 
     def other_book(self, book: str) -> str:
-        """Another one, or this one changed."""
         rng = self.rng
         if rng.random() < 0.4:
             return self.first_book()

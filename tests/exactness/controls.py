@@ -79,8 +79,6 @@ def a_remembered_window_is_that_of_another_text() -> Wrong:
 
 
 class Control(NamedTuple):
-    """One error, and how it must show."""
-
     name: str
     enter: Callable[[], Wrong]
     flavour: Flavour

@@ -38,8 +38,6 @@ AHEAD = 8  # tokens that plain decoding writes beyond those asked for: the answe
 
 @dataclass(slots=True)
 class Outcome:
-    """What one case has shown, or several together."""
-
     counts: Counter[str] = field(default_factory=Counter)  # of cases, seconds, actions, answers, tokens, ...
     worst_gap: float = 0.0  # largest difference of probability of a sampled token to the reference's
     mismatches: list[str] = field(default_factory=list)
@@ -47,7 +45,6 @@ class Outcome:
     pool: Pool = field(default_factory=Pool)
 
     def merge(self, other: "Outcome") -> None:
-        """Take in another outcome."""
         self.counts.update(other.counts)
         self.worst_gap = max(self.worst_gap, other.worst_gap)
         self.mismatches += other.mismatches
@@ -71,8 +68,6 @@ class Committed:
 
 
 class Listener:
-    """The last round's guesses."""
-
     def __init__(self) -> None:
         self._q: list[Tensor | None] = []
         self._below: list[Tensor | None] = []
@@ -148,7 +143,6 @@ class Reference:
         return clean
 
     def plain(self, prompt: Sequence[int], num_tokens: int) -> list[int]:
-        """Plain decoding."""
         known = self._plain.get(tuple(prompt), [])
         if len(known) < num_tokens:
             known = list(transformers_text(self._world.stock, prompt, num_tokens + AHEAD))

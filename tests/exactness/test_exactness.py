@@ -115,7 +115,6 @@ def test_where_rounding_decides_what_is_kept_a_token_is_left_out() -> None:
 
 
 def tables(seed: int) -> list[Tensor]:
-    """Of a target and of a draft."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.softmax(1.5 * torch.randn(6, 6, generator=generator), -1) for _ in range(2)]
 

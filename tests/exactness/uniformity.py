@@ -79,8 +79,6 @@ def following(u: Tensor, written: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ChiSquare:
-    """One chi-square test."""
-
     name: str
     samples: int
     statistic: float
@@ -132,7 +130,6 @@ class Pool:
         self.put(what, torch.bincount(cells, minlength=ROWS * ROWS).view(ROWS, ROWS))
 
     def merge(self, other: "Pool") -> None:
-        """Take in another pool's sums."""
         for name, more in other.sums.items():
             self.put(name, more)
 

@@ -39,7 +39,6 @@ class World:
     stock: Any  # transformers' own version of the target
 
     def engine(self, setup: Setup) -> Engine:
-        """The engine under test."""
         raise NotImplementedError
 
     @torch.inference_mode()
@@ -105,8 +104,6 @@ class TinyWorld(World):
 
 
 class BundledWorld(World):
-    """The bundled pair, loaded once."""
-
     def __init__(self) -> None:
         self._files = PairFiles.find("harbour", "auto")
         config = EngineConfig(context=8192, device="cpu", placement="resident")

@@ -37,8 +37,6 @@ LOG = 4000  # characters of a step's log that are kept where it failed
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the steps are told."""
-
     tiny: bool = False  # sizes
     more: bool = False  # parts that take longer and decide less
     real: str = ""  # a model's folder or GGUF file, or a folder with a target and a draft
@@ -60,7 +58,6 @@ class Report:
         self._write()
 
     def end(self, status: str, **more: object) -> None:
-        """The step is over."""
         self.content |= {"status": status, **more}
         self._write()
 
@@ -71,62 +68,51 @@ class Report:
 
 @dataclass(frozen=True)
 class Here:
-    """Where a step runs, and whom it tells."""
-
     options: Options
     cuda: bool
     report: Report
 
     @property
     def device(self) -> Literal["cpu", "cuda"]:
-        """Where it computes."""
         return "cuda" if self.cuda else "cpu"
 
     def sized(self, real: Any, tiny: Any) -> Any:
-        """The size for this machine."""
         return tiny if self.options.tiny else real
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to find out."""
-
     name: str
     minutes: float  # an estimate, on an H200
-    about: str
     module: str  # of tests.gpu, imported only where the step runs: its function has the step's name
 
     def run(self, here: Here) -> None:
-        """Do it, in this process."""
         module = __import__(f"tests.gpu.{self.module}", fromlist=[self.name])
         function: Callable[[Here], None] = getattr(module, self.name)
         function(here)
 
 
 STEPS = (
-    Step("versions", 1.5, "driver, versions, link, memory; compiles the kernel, which all others need", "machine"),
-    Step("load", 0.5, "the bundled pair answers on the GPU as on the processor", "texts"),
-    Step("suite", 1.0, "the tests that are marked gpu", "machine"),
-    Step("big", 2.2, "Llama2-7B's shape at 122,880 tokens, its cache in host memory", "shapes"),
-    Step(
-        "in_bits", 2.2, "Qwen3-14B's shape with weights of 4 bits at 130,880 tokens, its cache in host memory", "shapes"
-    ),
-    Step("races", 1.0, "random delays on both streams change no bit", "passes"),
-    Step("real", 3.0, "real weights and a real text, where they are given", "texts"),
-    Step("two", 1.5, "two devices that share a model, where they are", "texts"),
-    Step("sanitizer", 0.7, "torch's own search for races between streams", "passes"),
-    Step("graphs", 0.5, "what recording costs and saves", "passes"),
-    Step("waits", 1.0, "how often the processor waits for the device, and where", "passes"),
-    Step("resident", 2.0, "the same shape at 32K on the device, recorded", "shapes"),
-    Step("attention", 0.4, "few rows against many keys: time and bandwidth", "kernels"),
-    Step("products", 0.7, "products with 4-bit weights by rows", "kernels"),
-    Step("pinning", 1.0, "pinning gigabytes, and what the link carries from there", "kernels"),
-    Step("bits", 1.5, "weights of 8 and 4 bits", "texts"),
+    Step("versions", 1.5, "machine"),
+    Step("load", 0.5, "texts"),
+    Step("suite", 1.0, "machine"),
+    Step("big", 2.2, "shapes"),
+    Step("in_bits", 2.2, "shapes"),
+    Step("races", 1.0, "passes"),
+    Step("real", 3.0, "texts"),
+    Step("two", 1.5, "texts"),
+    Step("sanitizer", 0.7, "passes"),
+    Step("graphs", 0.5, "passes"),
+    Step("waits", 1.0, "passes"),
+    Step("resident", 2.0, "shapes"),
+    Step("attention", 0.4, "kernels"),
+    Step("products", 0.7, "kernels"),
+    Step("pinning", 1.0, "kernels"),
+    Step("bits", 1.5, "texts"),
 )
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a file whole."""
     part = path.with_suffix(f".part{os.getpid()}")
     part.write_text(json.dumps(content, indent=1, default=_plain) + "\n", encoding="utf-8")
     part.replace(path)
@@ -143,7 +129,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The revision that runs, or unknown."""
     try:
         found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -169,7 +154,6 @@ def run_step(step: Step, out: Path, options: Options) -> int:
 
 
 def command_of(step: Step, out: Path, options: Options) -> list[str]:
-    """What runs one step."""
     command = [sys.executable, "-m", "tests.gpu.checklist", "--step", step.name, "--out", str(out)]
     told = {name: value for name, value in asdict(options).items() if value}
     return command + [f"--{name}" if value is True else f"--{name}={value}" for name, value in told.items()]
@@ -239,7 +223,6 @@ def run_all(groups: Sequence[Sequence[Step]], out: Path, minutes: float, options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command."""
     by_name = {step.name: step for step in STEPS}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")

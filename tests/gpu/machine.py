@@ -31,7 +31,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 def versions(here: Here) -> None:
-    """What the machine is."""
+    """What the machine is; compiles the kernel, which all other steps need."""
     add = here.report.add
     add("python", sys.version)
     add("system", platform.platform())
@@ -82,7 +82,6 @@ def _locked() -> str:
 
 
 def smi(*arguments: str) -> str:
-    """What nvidia-smi says."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return "nvidia-smi is not here"

@@ -17,7 +17,7 @@ from tests.gpu.passes import FIXED, differing, everything, offloads, toy
 from tests.gpu.texts import pair_in
 from tests.gpu.traces import busy
 
-FAILING = Step("failing", 1.0, "fails", "machine")
+FAILING = Step("failing", 1.0, "machine")
 TINY = Options(tiny=True, commit="abc")
 
 

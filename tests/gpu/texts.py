@@ -33,12 +33,10 @@ def prompt_of(engine: Engine, num_tokens: int) -> list[int]:
 
 
 def answer(engine: Engine, prompt: Sequence[int], config: GenerationConfig) -> Finished:
-    """One answer."""
     return answered(engine.generate(prompt, config))
 
 
 def figures(finished: Finished) -> dict[str, Any]:
-    """What is worth keeping of an answer."""
     stats = finished.stats
     return {
         "prompt tokens": finished.prompt_tokens,
@@ -105,11 +103,7 @@ class Answers:
         return finished
 
     def check(self) -> None:
-        """Each text against the first and against the longest, as far as both go.
-
-        Raises:
-            AssertionError: some differ by more than rounding.
-        """
+        """Each text against the first and the longest, as far as both go: none differs by more than rounding."""
         found, wrong = {}, []
         for reference in (next(iter(self.texts.values())), max(self.texts.values(), key=len)):
             for name, text in self.texts.items():
@@ -181,11 +175,7 @@ def bits(here: Here) -> None:
 
 
 def pair_in(place: str) -> tuple[str, str]:
-    """The model that lies there, or the largest and the smallest of several, as target and draft.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """The model that lies there, or the largest and the smallest of several, as target and draft."""
     folder = Path(place)
     if folder.is_file() or (folder / "config.json").is_file():
         return place, "auto"

@@ -18,7 +18,6 @@ Span = tuple[float, float]  # microseconds
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done everything."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 

@@ -59,7 +59,6 @@ def real_model(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def real_engine(real_model: Path) -> Iterator[Engine]:
-    """A real model on the processor."""
     engine = Engine.load(EngineConfig(model=str(real_model), device="cpu", context=4096))
     yield engine
     engine.close()

@@ -49,8 +49,6 @@ def test_a_widened_model_has_the_logits_of_the_small_one(case: str) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("llama2-7b", Sizes(32, 4096, 32, 32, 128, 11008, 32000)),
-        ("llama-3.1-8b", Sizes(32, 4096, 32, 8, 128, 14336, 128256)),
         ("llama2-7bx5", Sizes(5, 4096, 32, 32, 128, 11008, 32000)),
         ("1024x6", Sizes(6, 1024, 8, 8, 128, 2730, 0)),
     ],

@@ -71,7 +71,6 @@ class Page:
             self.outside.append(url)
 
     def slows_down(self, times: float) -> None:
-        """From now on the browser's processor is so many times slower."""
         self._devtools.send("Emulation.setCPUThrottlingRate", {"rate": times})
 
     # -------------------- places
@@ -81,11 +80,9 @@ class Page:
         return self.tab.get_by_role(role, name=name, exact=True)
 
     def button(self, name: str, where: "playwright.Locator | None" = None) -> "playwright.Locator":
-        """The buttons of this name."""
         return (where or self.tab).get_by_role("button", name=name, exact=True)
 
     def heading(self, text: str) -> "playwright.Locator":
-        """A heading."""
         return self.place("heading", text)
 
     def says(self, text: str) -> "playwright.Locator":
@@ -97,7 +94,6 @@ class Page:
         return self.place("region", f"Page {number}")
 
     def lane(self, name: str) -> "playwright.Locator":
-        """A lane of a race."""
         return self.place("article", name)
 
     # -------------------- what a reader does
@@ -107,7 +103,6 @@ class Page:
         self.button(name, where).last.click()
 
     def goes_to(self, name: str) -> None:
-        """Another tab of the page."""
         self.place("tab", name).click()
 
     def opens(self, *files: Path, by: str = "Open books") -> None:
@@ -117,7 +112,6 @@ class Page:
         chooser.value.set_files([str(file) for file in files])
 
     def reads(self, *files: Path) -> None:
-        """Open files, and wait until they are read."""
         self.opens(*files)
         self.has_read()
 
@@ -130,12 +124,10 @@ class Page:
         self.has_entered()
 
     def types(self, *keys: str) -> None:
-        """Keys, one after the other."""
         for key in keys:
             self.tab.keyboard.press(key)
 
     def tabs_to(self, target: "playwright.Locator") -> None:
-        """Go by the Tab key to something."""
         expect(target).to_be_visible()
         for _ in range(MOST_STOPS):
             self.tab.keyboard.press("Tab")
@@ -150,7 +142,6 @@ class Page:
         expect(self.facts).to_contain_text("tokens of context")
 
     def has_read(self) -> None:
-        """The book is read."""
         expect(self.book).to_contain_text("Answers begin at once")
 
     def answers(self, text: str, shown: int = 1) -> None:

@@ -10,16 +10,7 @@ pytestmark = JOURNEY
 PROPOSED = "When was the carved teapot lost?"  # the first question of the sample
 
 
-def counts_to_two(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
-    """A book is read, and an answer is being written that stands still after two words."""
-    page.reads(write_book(tmp_path))
-    engine.enqueue("One two | three.")
-    page.asks("Count to four!")
-    expect(page.conversation).to_contain_text("One two")
-
-
 def two_answers(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
-    """Two questions are answered."""
     page.reads(write_book(tmp_path))
     for number, (question, answer) in enumerate((("How was it?", "It was dark."), ("And then?", "It rained.")), 1):
         page.hears(engine, question, answer, shown=number)
@@ -86,7 +77,10 @@ def test_a_sample_book_is_opened_and_proposes_questions(page: Page, engine: Fake
 
 
 def test_an_answer_is_stopped_and_continued(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
-    counts_to_two(page, engine, tmp_path)
+    page.reads(write_book(tmp_path))
+    engine.enqueue("One two | three.")
+    page.asks("Count to four!")
+    expect(page.conversation).to_contain_text("One two")
     expect(page.figures).to_contain_text("Writing · 2 tokens")
     page.presses("Stop the answer")
     expect(page.figures).to_contain_text("Stopped · 2 tokens")

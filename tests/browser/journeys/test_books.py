@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from app.runtime.worker import EngineWorker
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 from tests.app.fakes import FakeEngine, write_book
 from tests.browser.journeys.page import EVIL, JOURNEY, PHONE, STORY, Page, expect
@@ -177,14 +176,22 @@ def test_a_quotation_of_a_pdf_shows_the_page_itself(
     expect(page.leaf(2)).to_have_count(0)
 
 
-def test_an_old_conversation_opens_its_book_again(
-    page: Page, engine: FakeEngine, worker: EngineWorker, tmp_path: Path
+def test_a_removed_book_comes_back_with_its_conversation_and_an_old_one_opens_its_book_again(
+    page: Page, engine: FakeEngine, tmp_path: Path
 ) -> None:
     page.reads(write_book(tmp_path))
     page.presses("Keep its text")
     expect(page.book).to_contain_text("Its text is kept: its conversations open it again")
     page.hears(engine, "Dark?", "Quite dark.")
-    page.tab.get_by_role("button", name="Start over").click()
+    start_over = page.tab.get_by_role("button", name="Start over")
+    start_over.click()
+    expect(page.says("Removed book.")).to_be_visible()
+    expect(page.conversation).not_to_contain_text("Quite dark.")
+    page.presses("Undo", page.book)
+    expect(page.conversation).to_contain_text("Quite dark.")
+    page.has_read()
+    expect(page.says("Removed book.")).to_have_count(0)
+    start_over.click()
     expect(page.book).to_contain_text("Removed book")
     page.conversations.get_by_role("button", name="Dark?").click()
     expect(page.says("This conversation is about book (book.txt)")).to_be_visible()

@@ -58,18 +58,6 @@ def test_conversations_are_named_found_exported_deleted_and_deletion_is_undone(
     expect(listed).to_have_count(2)
 
 
-def test_a_removed_book_comes_back_with_its_conversation(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
-    page.reads(write_book(tmp_path))
-    page.hears(engine, "Dark?", "Quite dark.")
-    page.tab.get_by_role("button", name="Start over").click()
-    expect(page.says("Removed book.")).to_be_visible()
-    expect(page.conversation).not_to_contain_text("Quite dark.")
-    page.presses("Undo", page.book)
-    expect(page.conversation).to_contain_text("Quite dark.")
-    page.has_read()
-    expect(page.says("Removed book.")).to_have_count(0)
-
-
 def test_incognito_writes_nothing_and_two_tabs_keep_their_own(
     visit: Callable[..., Page], engine: FakeEngine, worker: EngineWorker, tmp_path: Path
 ) -> None:

@@ -34,7 +34,6 @@ def bundled(engine: FakeEngine, toys: ToyHub, monkeypatch: pytest.MonkeyPatch) -
 
 
 def wish(page: Page) -> Any:
-    """The button that fetches the offered model."""
     return page.offer.get_by_role("button", name="Download tiny")
 
 

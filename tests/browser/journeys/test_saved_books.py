@@ -29,13 +29,6 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineWo
     torch.set_num_threads(before)
 
 
-def forgets(worker: EngineWorker) -> None:
-    """As after a restart: nothing is in memory."""
-    while len(worker.jobs):
-        time.sleep(0.01)
-    worker._engine.close()  # type: ignore[union-attr]
-
-
 def test_a_saved_book_is_opened_instead_of_read_again(
     visit: Callable[..., Page], worker: EngineWorker, tmp_path: Path
 ) -> None:
@@ -45,7 +38,9 @@ def test_a_saved_book_is_opened_instead_of_read_again(
     expect(page.book).to_contain_text("Save what was read?")
     page.presses("Save it")
     expect(page.book).to_contain_text("Saved on disk: ")
-    forgets(worker)
+    while len(worker.jobs):
+        time.sleep(0.01)
+    worker._engine.close()  # type: ignore[union-attr]  # as after a restart: nothing is in memory
     page = visit()
     page.reads(night)
     expect(page.book).to_contain_text("Opened from disk in")
