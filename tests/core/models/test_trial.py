@@ -177,11 +177,11 @@ def test_a_wrong_engine_is_refused_whatever_the_keys(fault: str, name: str, monk
 
 
 def test_modules_of_programs_are_tried_too(monkeypatch: Patch) -> None:
-    tokenizer, config = load_tokenizer(find("harbour").target), tiny_config()
-    config.vocab_size = len(tokenizer)
+    tokenizer = load_tokenizer(find("harbour").target)
     monkeypatch.setattr(trial, "forward", lambda *given: -REAL_FORWARD(*given))
     with pytest.raises(UnsupportedModel, match="a trial of 20 tokens"):
-        TriForce.from_modules(AutoModelForCausalLM.from_config(config), tokenizer, context=512)
+        model = AutoModelForCausalLM.from_config(tiny_config(vocab_size=len(tokenizer)))
+        TriForce.from_modules(model, tokenizer, context=512)
 
 
 def test_some_tokens_of_a_mixture_may_go_to_other_experts_and_none_of_another_model() -> None:

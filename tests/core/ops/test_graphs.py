@@ -296,9 +296,7 @@ def test_recording_is_set_up_and_no_part_of_decoding(monkeypatch: pytest.MonkeyP
     engine = tiny_engine(graphs=twin())
     loading = Twin.made
     with after_start(lambda decoder: started.append((decoder, Twin.made))):
-        finished = answer(
-            engine, random_prompt(250), "triforce", 24, speculation=SpeculationConfig(gamma1=2, gamma2=6)
-        )
+        finished = answer(engine, random_prompt(250), "triforce", 24, speculation=SpeculationConfig(gamma1=2, gamma2=6))
     ((decoder, before),) = started
     assert before >= loading + 4 and Twin.made > before, "ahead, and in later rounds"
     assert (before - loading) * 3600 <= finished.prefill_seconds < (before - loading + 1) * 3600

@@ -39,10 +39,7 @@ def save(folder: Path, words: int = 60, layers: int = 2, added: tuple[str, ...] 
         tokenizer_object=Tokenizer(WordLevel(vocabulary, unk_token="<unk>")), bos_token="<s>", eos_token="</s>"
     )
     tokenizer.add_special_tokens({"additional_special_tokens": list(added)})
-    settings = tiny_config(layers=layers)
-    for name, value in config.items():
-        setattr(settings, name, value)
-    model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(tiny_config(layers=layers, **config), dtype=torch.float32)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
