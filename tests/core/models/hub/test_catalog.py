@@ -22,6 +22,7 @@ from core.models.hub.draft_selection import pair
 from core.models.hub.shapes import find_shape
 from core.models.param_count import size_of
 from core.ops.stored_blocks import LAYOUTS
+from tests.core.models.hub.test_local import add, put
 from tests.core.toys import answer, tiny_config
 
 ROWS = [row for row in catalog.entries().values() if row.repo]
@@ -47,13 +48,7 @@ def save(folder: Path, words: int = 60, layers: int = 2, added: tuple[str, ...] 
 
 def put_in_cache(repo: str, source: Path) -> Path:
     """As if a hub model had been downloaded."""
-    snapshot = store.repository_folder(repo) / "snapshots" / ("ab" * 20)
-    snapshot.parent.mkdir(parents=True)
-    source.rename(snapshot)
-    ref = store.repository_folder(repo) / "refs" / "main"
-    ref.parent.mkdir()
-    ref.write_text("ab" * 20)
-    return snapshot
+    return put(source, add(store.cache_folder(), repo))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
