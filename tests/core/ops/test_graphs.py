@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -219,18 +218,15 @@ def test_memory_of_recorded_passes_is_free_at_once(monkeypatch: pytest.MonkeyPat
 # -------------------- when they are recorded
 
 
-@contextmanager
-def after_start(note: Callable[[Decoder], object]) -> Iterator[None]:
-    """Calls `note` when the prompt has been read and the answer is about to begin."""
+def after_start(monkeypatch: pytest.MonkeyPatch, note: Callable[[Decoder], object]) -> None:
+    """`note` is called whenever a prompt has been read and its answer is about to begin."""
     start = Decoder.start
 
     def noted(decoder: Decoder, context: Context, cancel: threading.Event | None = None) -> None:
         start(decoder, context, cancel)
         note(decoder)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Decoder, "start", noted)
-        yield
+    monkeypatch.setattr(Decoder, "start", noted)
 
 
 @pytest.mark.parametrize(
@@ -241,14 +237,16 @@ def after_start(note: Callable[[Decoder], object]) -> Iterator[None]:
         ("triforce", SAMPLED, 300),
     ],
 )
-def test_the_first_round_records_nothing(method: str, sampling: SamplingParams, num_tokens: int) -> None:
+def test_the_first_round_records_nothing(
+    method: str, sampling: SamplingParams, num_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ten and more recordings of about 0.1 s fell on the answer's clock. Prompts shorter and longer than the window."""
     graphs, before = twin(), list[set[Hashable]]()
     engine = tiny_engine(graphs=graphs)
-    with after_start(lambda _: before.append(set(graphs._kept))):
-        config = GenerationConfig(method=method, max_new_tokens=10, sampling=sampling, speculation=FIXED, seed=5)
-        events = engine.generate(random_prompt(num_tokens), config)
-        assert any(isinstance(event, RoundDone) for event in events), "stops at the first"
+    after_start(monkeypatch, lambda _: before.append(set(graphs._kept)))
+    config = GenerationConfig(method=method, max_new_tokens=10, sampling=sampling, speculation=FIXED, seed=5)
+    events = engine.generate(random_prompt(num_tokens), config)
+    assert any(isinstance(event, RoundDone) for event in events), "stops at the first"
     (known,) = before
     assert set(graphs._kept) <= known and len(known) >= (2 if sampling.greedy else 3)
 
@@ -279,11 +277,10 @@ def contents(engine: Engine) -> list[Tensor]:
 def test_recording_ahead_writes_scratch_rows_only(sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs_module, "_Recorded", Twin)
     kept: list[list[Tensor]] = []
-    texts = []
-    for graphs in (None, twin()):
-        engine = tiny_engine(graphs=graphs)
-        with after_start(lambda _, engine=engine: kept.append(contents(engine))):
-            texts.append(answer(engine, PROMPT, sampling=sampling, seed=5).token_ids)
+    texts, engines = [], [tiny_engine(), tiny_engine(graphs=twin())]
+    after_start(monkeypatch, lambda _: kept.append(contents(engines[len(texts)])))
+    for engine in engines:
+        texts.append(answer(engine, PROMPT, sampling=sampling, seed=5).token_ids)
     assert all(torch.equal(*pair) for pair in zip(*kept, strict=True)) and texts[0] == texts[1]
 
 
@@ -295,8 +292,8 @@ def test_recording_is_set_up_and_no_part_of_decoding(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(graphs_module, "_Recorded", Twin)
     engine = tiny_engine(graphs=twin())
     loading = Twin.made
-    with after_start(lambda decoder: started.append((decoder, Twin.made))):
-        finished = answer(engine, random_prompt(250), "triforce", 24, speculation=SpeculationConfig(gamma1=2, gamma2=6))
+    after_start(monkeypatch, lambda decoder: started.append((decoder, Twin.made)))
+    finished = answer(engine, random_prompt(250), "triforce", 24, speculation=SpeculationConfig(gamma1=2, gamma2=6))
     ((decoder, before),) = started
     assert before >= loading + 4 and Twin.made > before, "ahead, and in later rounds"
     assert (before - loading) * 3600 <= finished.prefill_seconds < (before - loading + 1) * 3600
