@@ -28,7 +28,7 @@ from core.models.loader import dims_of, load_tokenizer, read_config, read_dims
 from core.planning.forecast import planned_reads
 from core.planning.sizes import DRAFTING_WEIGHTS
 from tests import ggufs
-from tests.core.models.tiny_families import tiny_family
+from tests.core.models.tiny_families import random_model, tiny_family
 from tests.thinkers import BYTES
 
 BOOK = "Some book text, and the old light. " * 20
@@ -67,7 +67,7 @@ def test_a_copy_in_four_bits_takes_what_the_file_has_in_more(file: Path) -> None
         return gguf.quantize(tensor.numpy(), kind), kind
 
     ends: dict[str, Any] = {"bos_token_id": None, "pad_token_id": None, "tie_word_embeddings": False}
-    model = ggufs.random_model(tiny_family("llama", vocab_size=288, **ends))
+    model = random_model(tiny_family("llama", vocab_size=288, **ends))
     ggufs.write(file, "llama", model, held)
     info = Engine.load(EngineConfig(model=str(file), device="cpu", context=512, self_draft_bits=4)).info
     assert info.self_draft_weight_bytes == info.plan.bytes_of(DRAFTING_WEIGHTS) > 0

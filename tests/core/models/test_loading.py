@@ -42,7 +42,7 @@ from core.ops.backend import STOCK, Backend
 from core.ops.native import SmallRows
 from core.ops.stored_blocks import random_blocks
 from tests import ggufs
-from tests.core.models.tiny_families import tiny_family
+from tests.core.models.tiny_families import random_model, tiny_family
 from tests.core.toys import CPU, answer, random_prompt
 
 SIZES: dict[str, Any] = {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_key_value_heads": 2}
@@ -285,9 +285,8 @@ def zeros_in_blocks(file: Path, sizes: dict[str, int]) -> Path:
         rows = np.zeros((len(tensor), tensor.shape[1] // 256 * 144), np.uint8)
         return rows, gguf.GGMLQuantizationType.Q4_K
 
-    ggufs.write(
-        file, "llama", ggufs.random_model(tiny_family("llama", head_dim=128, tie_word_embeddings=False, **sizes)), zeros
-    )
+    model = random_model(tiny_family("llama", head_dim=128, tie_word_embeddings=False, **sizes))
+    ggufs.write(file, "llama", model, zeros)
     return file
 
 
