@@ -674,12 +674,10 @@ def pretended_gpu(order: Order | None = None) -> Iterator[PretendedGpu]:
         "_is_flash_attention_available": lambda: True,
         "_host_emptyCache": lambda: None,
         "_cuda_setMemoryFraction": set_fraction,
-        "_cuda_getMemoryFraction": lambda device: gpu.fraction,
         "_cuda_memoryStats": lambda device: stats_of(gpu),
         "_cuda_resetPeakMemoryStats": lambda device: gpu.memory.reset_peak(),
         "_cuda_sleep": lambda cycles: checked(cycles, int, "_cuda_sleep"),
         "_cuda_set_sync_debug_mode": lambda mode: keep("sync_mode", mode, kinds=(int,)),
-        "_cuda_get_sync_debug_mode": lambda: gpu.sync_mode,
     }
     bases: dict[Any, dict[str, Any]] = {
         C._CudaStreamBase: {
