@@ -9,11 +9,9 @@ import gguf
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from core.models.hf_attention import register
-from tests.core.models.tiny_families import tiny_family
+from tests.core.models.tiny_families import random_model, tiny_family
 from tests.thinkers import MERGES, ROLES, tokenizer
 
 TEMPLATE = "{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
@@ -39,19 +37,6 @@ def write_pair(folder: Path, family: str, kind: str) -> tuple[Path, Path]:
     model.save_pretrained(whole)
     words.save_pretrained(whole)
     return file, whole
-
-
-def random_model(config: PreTrainedConfig) -> Any:
-    """Fresh norms and biases are 1 and 0, and would hide a part that is left out."""
-    register()
-    torch.manual_seed(5)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 1 or name.endswith(("norm.weight", "bias", "sinks")):
-                parameter.add_(0.1 * torch.randn_like(parameter))
-            parameter.nan_to_num_(nan=0.1)
-    return model
 
 
 Held = gguf.GGMLQuantizationType | Callable[[str, Tensor], tuple["np.ndarray[Any, Any]", gguf.GGMLQuantizationType]]

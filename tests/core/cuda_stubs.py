@@ -103,9 +103,6 @@ class DeviceTensor(Tensor):
     def pin_memory(self, *_: object) -> Tensor:
         raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
 
-    def is_pinned(self, *_: object) -> bool:
-        return False
-
 
 class DeviceGenerator(torch._C.Generator):
     """`torch.Generator` of either device; draws what the processor's draws."""
@@ -196,20 +193,6 @@ def touched(func: Any, args: Any, kwargs: dict[str, Any], *, on_host: bool) -> N
                 gone = partial(_gpu.unpinned, pointer) if pointer in _gpu.locked else _gpu.order.forget
                 _gpu.order.follow(x.untyped_storage(), gone)
                 _gpu.order.touch(agent, x, writes=writes)
-
-
-def with_generator(function: Callable[..., Any], where: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which checks that its generator is of the device that `where` says of its arguments."""
-
-    def call(*args: Any, generator: Any = None, **kwargs: Any) -> Any:
-        if generator is None:
-            return function(*args, **kwargs)
-        wanted = torch.device(where(*args, **kwargs) or "cpu").type
-        if generator.device.type != wanted:
-            raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{generator.device.type}'")
-        return function(*args, generator=generator, **kwargs)
-
-    return call
 
 
 def leaves(x: Any) -> Iterator[Any]:
@@ -691,12 +674,10 @@ def pretended_gpu(order: Order | None = None) -> Iterator[PretendedGpu]:
         "_is_flash_attention_available": lambda: True,
         "_host_emptyCache": lambda: None,
         "_cuda_setMemoryFraction": set_fraction,
-        "_cuda_getMemoryFraction": lambda device: gpu.fraction,
         "_cuda_memoryStats": lambda device: stats_of(gpu),
         "_cuda_resetPeakMemoryStats": lambda device: gpu.memory.reset_peak(),
         "_cuda_sleep": lambda cycles: checked(cycles, int, "_cuda_sleep"),
         "_cuda_set_sync_debug_mode": lambda mode: keep("sync_mode", mode, kinds=(int,)),
-        "_cuda_get_sync_debug_mode": lambda: gpu.sync_mode,
     }
     bases: dict[Any, dict[str, Any]] = {
         C._CudaStreamBase: {
@@ -726,7 +707,7 @@ def pretended_gpu(order: Order | None = None) -> Iterator[PretendedGpu]:
         },
     }
     _device_constructors()  # kept by torch from its first use on: it must be of the functions that are there now
-    empty, tensor, as_tensor, to = torch.empty, torch.tensor, torch.as_tensor, Tensor.to
+    empty, tensor, as_tensor, rand, to = torch.empty, torch.tensor, torch.as_tensor, torch.rand, Tensor.to
 
     def to_there(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         def numbered(x: Any) -> Any:  # this build cannot ask which device is the current one
@@ -755,6 +736,12 @@ def pretended_gpu(order: Order | None = None) -> Iterator[PretendedGpu]:
         assert held.data_ptr() in gpu.registered, "The specified pointer resides on host memory and is not registered"
         gpu.memory.hold(held, 0)
         return DeviceTensor(held)
+
+    def rand_there(*sizes: Any, generator: Any = None, **kwargs: Any) -> Tensor:
+        wanted = torch.device(kwargs.get("device") or "cpu").type
+        if generator is not None and generator.device.type != wanted:
+            raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{generator.device.type}'")
+        return rand(*sizes, generator=generator, **kwargs)
 
     def pinned_copy(self: Tensor, *_: object) -> Tensor:
         return in_pinned_pages(self if gpu.is_pinned(self) else self.clone())
@@ -791,9 +778,8 @@ def pretended_gpu(order: Order | None = None) -> Iterator[PretendedGpu]:
         patch.setattr(torch, "tensor", tensor_there)
         patch.setattr(torch, "as_tensor", array_there)
         patch.setattr(Tensor, "to", to_there)
-        patch.setattr(torch, "rand", with_generator(torch.rand, lambda *_, device=None, **__: device))
+        patch.setattr(torch, "rand", rand_there)
         patch.setattr(Tensor, "pin_memory", pinned_copy)
-        patch.setattr(Tensor, "is_pinned", lambda self, *_: gpu.is_pinned(self))
         _gpu = gpu
         try:
             with guarded(), OnDevice():

@@ -41,23 +41,25 @@ VOCAB = 64
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
-def tiny_config(family: str = "llama", *, layers: int = 2, heads: int = 4, kv_heads: int = 4) -> PreTrainedConfig:
-    extra: dict[str, Any] = {"sliding_window": None} if family == "mistral" else {}
-    return CONFIG_MAPPING[family](
-        vocab_size=VOCAB,
-        hidden_size=16 * heads,
-        intermediate_size=96,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=16,
-        max_position_embeddings=4096,
-        initializer_range=0.4,  # large enough that attention is sharp and laws differ from one another
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=None,
-        **extra,
-    )
+def tiny_config(
+    family: str = "llama", *, layers: int = 2, heads: int = 4, kv_heads: int = 4, **changes: Any
+) -> PreTrainedConfig:
+    fields: dict[str, Any] = {
+        "vocab_size": VOCAB,
+        "hidden_size": 16 * heads,
+        "intermediate_size": 96,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": 16,
+        "max_position_embeddings": 4096,
+        "initializer_range": 0.4,  # large enough that attention is sharp and laws differ from one another
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": None,
+    }
+    window = {"sliding_window": None} if family == "mistral" else {}
+    return CONFIG_MAPPING[family](**fields | window | changes)
 
 
 _MADE: dict[tuple[object, ...], tuple[nn.Module, Tensor]] = {}  # models, and how torch's random numbers go on

@@ -31,12 +31,7 @@ from tests.core.toys import tiny_shape
 ACTIVE: dict[str, object] = {
     "sliding_window": 16,
     "sinks": torch.zeros(2),
-    "position_bias": torch.zeros(1),
-    "head_mask": torch.ones(2),
     "output_attentions": True,
-    "cu_seq_lens_q": torch.zeros(2),
-    "indices": torch.zeros(1),
-    "cache": object(),
     "something_new": 0,
     "dropout": 0.1,
     "is_causal": False,

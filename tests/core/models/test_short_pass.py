@@ -111,10 +111,9 @@ def model_in(backend: Backend, kept_as: torch.dtype, family: str = "llama", **si
     """A model whose keys and values are kept in a type."""
     if kept_as not in backend.kernel.puts:
         pytest.skip(f"this processor does not round to {kept_as}")
-    config = tiny_config(family, **sizes)
     if kept_as == torch.int16:
-        config.head_dim = 64  # the kernel multiplies integers of wide heads alone
-    return compiled(backend, config)
+        sizes["head_dim"] = 64  # the kernel multiplies integers of wide heads alone
+    return compiled(backend, tiny_config(family, **sizes))
 
 
 def left(cache: Any, counts: bool) -> list[Tensor]:

@@ -56,13 +56,6 @@ def model_named(name: str, dtype: torch.dtype = torch.float32) -> LoadedModel:
     return prepared(model.eval(), dims_of(model.config, "toy", weight_bytes=1), dtype, CPU)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_model_that_computes_the_same_passes_and_keeps_its_attention(dtype: torch.dtype) -> None:
-    model = model_named("llama", dtype)
-    assert try_out(model, "toy", dtype)
-    assert model.module.config._attn_implementation == ATTENTION_NAME
-
-
 def test_what_does_not_run_is_refused_in_one_line(monkeypatch: Patch) -> None:
     monkeypatch.setattr(trial, "forward", lambda *given: given[0].nothing)
     with pytest.raises(UnsupportedModel, match=r"does not run through the caches here \(AttributeError\)"):
@@ -161,12 +154,15 @@ WRONG: dict[str, tuple[Fault, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_an_engine_that_is_right_passes_whatever_its_keys(name: str) -> None:
+@pytest.mark.parametrize(("name", "dtype"), [*((name, torch.float32) for name in EVERY), ("llama", torch.bfloat16)])
+def test_an_engine_that_is_right_passes_whatever_its_keys_and_keeps_its_attention(
+    name: str, dtype: torch.dtype
+) -> None:
     """And rounded keys, which attention of Qwen2.5 would notice, are not a wrong engine."""
-    model = model_named(name)
+    model = model_named(name, dtype)
     narrow = replace(model, shape=model.shape._replace(narrow=torch.bfloat16))
-    assert try_out(model, "toy", torch.float32) and try_out(narrow, "toy", torch.float32)
+    assert try_out(model, "toy", dtype) and try_out(narrow, "toy", dtype)
+    assert model.module.config._attn_implementation == ATTENTION_NAME
 
 
 @pytest.mark.parametrize(
@@ -181,11 +177,11 @@ def test_a_wrong_engine_is_refused_whatever_the_keys(fault: str, name: str, monk
 
 
 def test_modules_of_programs_are_tried_too(monkeypatch: Patch) -> None:
-    tokenizer, config = load_tokenizer(find("harbour").target), tiny_config()
-    config.vocab_size = len(tokenizer)
+    tokenizer = load_tokenizer(find("harbour").target)
     monkeypatch.setattr(trial, "forward", lambda *given: -REAL_FORWARD(*given))
     with pytest.raises(UnsupportedModel, match="a trial of 20 tokens"):
-        TriForce.from_modules(AutoModelForCausalLM.from_config(config), tokenizer, context=512)
+        model = AutoModelForCausalLM.from_config(tiny_config(vocab_size=len(tokenizer)))
+        TriForce.from_modules(model, tokenizer, context=512)
 
 
 def test_some_tokens_of_a_mixture_may_go_to_other_experts_and_none_of_another_model() -> None:

@@ -130,18 +130,23 @@ def _layers_of_each_kind(own: Any, stated: dict[str, Any]) -> list[int]:
 
 def twin_models(config: PreTrainedConfig, attention: str, seed: int = 5) -> tuple[nn.Module, nn.Module]:
     """The same random weights twice: in transformers' own attention, and in another implementation."""
-    register()
-    stock, other = _model(config, "eager", seed), _model(config, attention, seed)
-    generator = torch.Generator().manual_seed(seed + 1)
-    for name, parameter in stock.named_parameters():  # fresh norms, biases and sinks are 1 and 0, and would hide
-        if parameter.ndim == 1 or "norm" in name or name.endswith(("bias", "sinks")):
-            parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
-        parameter.data.nan_to_num_(nan=0.1)  # some families leave memory as it was
+    stock, other = random_model(config, seed, spread=0.3), _model(config, attention, seed)
     other.load_state_dict(stock.state_dict())
     return stock, other
 
 
+def random_model(config: PreTrainedConfig, seed: int = 5, *, spread: float = 0.1) -> Any:
+    """In transformers' own attention. Fresh norms, biases and sinks are 1 and 0, and would hide what is left out."""
+    model, generator = _model(config, "eager", seed), torch.Generator().manual_seed(seed + 1)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1 or "norm" in name or name.endswith(("bias", "sinks")):
+            parameter.data += spread * torch.randn(parameter.shape, generator=generator)
+        parameter.data.nan_to_num_(nan=0.1)  # some families leave memory as it was
+    return model
+
+
 def _model(config: PreTrainedConfig, attention: str, seed: int) -> nn.Module:
+    register()
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

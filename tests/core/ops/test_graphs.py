@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -19,7 +18,7 @@ from core.decoding.methods import Decoder
 from core.decoding.sampling import to_probs
 from core.decoding.speculative import SampledModel
 from core.engine import Engine
-from core.generation.events import Finished, RoundDone
+from core.generation.events import RoundDone
 from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
 from core.ops.attention import attend_reference
@@ -34,7 +33,7 @@ from core.ops.graphs import (
     padded_rows,
     whole_rows,
 )
-from tests.core.toys import CPU, FIXED, answer, last_event, random_prompt, tiny_engine
+from tests.core.toys import CPU, FIXED, answer, random_prompt, tiny_engine
 
 
 def twin() -> Graphs:
@@ -168,14 +167,7 @@ def test_a_pass_that_reaches_the_end_of_the_buffers_or_is_long_runs_eagerly() ->
 
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95, top_k=20)
-
-
-def settings(method: str = "triforce", sampling: SamplingParams = GREEDY, num_tokens: int = 10) -> GenerationConfig:
-    return GenerationConfig(method=method, max_new_tokens=num_tokens, sampling=sampling, speculation=FIXED, seed=5)
-
-
-def written(engine: Engine, config: GenerationConfig, num_tokens: int = 300) -> Finished:
-    return last_event(engine.generate(random_prompt(num_tokens), config))
+PROMPT = random_prompt(300)
 
 
 # -------------------- what recordings hold on to
@@ -196,7 +188,7 @@ def memory(buffers: Iterable[Tensor]) -> Callable[[], list[bool]]:
 def test_memory_of_recorded_passes_is_free_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was not: recordings kept all of it, and on a full card reading layer by layer ran out of memory."""
     engine = tiny_engine(graphs=twin())
-    expected = written(engine, settings()).token_ids
+    expected = answer(engine, PROMPT).token_ids
     assert names(engine) == {"full", "retrieval", "draft"}
 
     levels = engine._levels
@@ -204,7 +196,7 @@ def test_memory_of_recorded_passes_is_free_at_once(monkeypatch: pytest.MonkeyPat
     assert not any(gone())
     with levels.lent():
         assert all(gone()) and names(engine) == {"full", "draft"}, "theirs stay"
-    assert written(engine, settings()).token_ids == expected
+    assert answer(engine, PROMPT).token_ids == expected
 
     gone, seen, allocate = memory([*levels.retrieval.k, *levels.retrieval.v]), list[bool](), KVShape.allocate
     with monkeypatch.context() as patch:
@@ -218,7 +210,7 @@ def test_memory_of_recorded_passes_is_free_at_once(monkeypatch: pytest.MonkeyPat
     del rows
     levels.full.offload_one(64)
     assert gone() == [False, True] * 2 and "full" not in names(engine), "the last of two layers, keys and values"
-    assert written(engine, settings()).token_ids == expected
+    assert answer(engine, PROMPT).token_ids == expected
     levels.full.offload_one(64)
     assert all(gone())
 
@@ -226,18 +218,15 @@ def test_memory_of_recorded_passes_is_free_at_once(monkeypatch: pytest.MonkeyPat
 # -------------------- when they are recorded
 
 
-@contextmanager
-def after_start(note: Callable[[Decoder], object]) -> Iterator[None]:
-    """Calls `note` when the prompt has been read and the answer is about to begin."""
+def after_start(monkeypatch: pytest.MonkeyPatch, note: Callable[[Decoder], object]) -> None:
+    """`note` is called whenever a prompt has been read and its answer is about to begin."""
     start = Decoder.start
 
     def noted(decoder: Decoder, context: Context, cancel: threading.Event | None = None) -> None:
         start(decoder, context, cancel)
         note(decoder)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Decoder, "start", noted)
-        yield
+    monkeypatch.setattr(Decoder, "start", noted)
 
 
 @pytest.mark.parametrize(
@@ -248,13 +237,16 @@ def after_start(note: Callable[[Decoder], object]) -> Iterator[None]:
         ("triforce", SAMPLED, 300),
     ],
 )
-def test_the_first_round_records_nothing(method: str, sampling: SamplingParams, num_tokens: int) -> None:
+def test_the_first_round_records_nothing(
+    method: str, sampling: SamplingParams, num_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ten and more recordings of about 0.1 s fell on the answer's clock. Prompts shorter and longer than the window."""
     graphs, before = twin(), list[set[Hashable]]()
     engine = tiny_engine(graphs=graphs)
-    with after_start(lambda _: before.append(set(graphs._kept))):
-        events = engine.generate(random_prompt(num_tokens), settings(method, sampling))
-        assert any(isinstance(event, RoundDone) for event in events), "stops at the first"
+    after_start(monkeypatch, lambda _: before.append(set(graphs._kept)))
+    config = GenerationConfig(method=method, max_new_tokens=10, sampling=sampling, speculation=FIXED, seed=5)
+    events = engine.generate(random_prompt(num_tokens), config)
+    assert any(isinstance(event, RoundDone) for event in events), "stops at the first"
     (known,) = before
     assert set(graphs._kept) <= known and len(known) >= (2 if sampling.greedy else 3)
 
@@ -285,11 +277,10 @@ def contents(engine: Engine) -> list[Tensor]:
 def test_recording_ahead_writes_scratch_rows_only(sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs_module, "_Recorded", Twin)
     kept: list[list[Tensor]] = []
-    texts = []
-    for graphs in (None, twin()):
-        engine = tiny_engine(graphs=graphs)
-        with after_start(lambda _, engine=engine: kept.append(contents(engine))):
-            texts.append(written(engine, settings(sampling=sampling)).token_ids)
+    texts, engines = [], [tiny_engine(), tiny_engine(graphs=twin())]
+    after_start(monkeypatch, lambda _: kept.append(contents(engines[len(texts)])))
+    for engine in engines:
+        texts.append(answer(engine, PROMPT, sampling=sampling, seed=5).token_ids)
     assert all(torch.equal(*pair) for pair in zip(*kept, strict=True)) and texts[0] == texts[1]
 
 
@@ -300,10 +291,9 @@ def test_recording_is_set_up_and_no_part_of_decoding(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(time, "perf_counter", lambda: 3600 * Twin.made + seconds())  # each takes an hour
     monkeypatch.setattr(graphs_module, "_Recorded", Twin)
     engine = tiny_engine(graphs=twin())
-    config = GenerationConfig(method="triforce", max_new_tokens=24, speculation=SpeculationConfig(gamma1=2, gamma2=6))
     loading = Twin.made
-    with after_start(lambda decoder: started.append((decoder, Twin.made))):
-        finished = written(engine, config, 250)
+    after_start(monkeypatch, lambda decoder: started.append((decoder, Twin.made)))
+    finished = answer(engine, random_prompt(250), "triforce", 24, speculation=SpeculationConfig(gamma1=2, gamma2=6))
     ((decoder, before),) = started
     assert before >= loading + 4 and Twin.made > before, "ahead, and in later rounds"
     assert (before - loading) * 3600 <= finished.prefill_seconds < (before - loading + 1) * 3600

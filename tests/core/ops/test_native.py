@@ -331,10 +331,9 @@ def test_a_model_keeps_its_logits_and_verifies_to_the_last_bit(
     tokens, differ = Context(random_prompt(lengths[-1] + 25)), {"torch": 0, "compiled": 0}
     logits: dict[str, list[Tensor]] = {"torch": [], "compiled": []}
     for chosen in (STOCK, Backend("compiled", kernel, "test", kernel=kernel)):
-        config = tiny_config(kind, heads=heads, kv_heads=kv_heads)
-        config.intermediate_size = 104  # as the bundled target's, no multiple of what torch's SiLU takes at a time
-        config.head_dim = 64 if kept == torch.int16 else config.head_dim
-        tiny = loaded(config, 5)
+        own = {"head_dim": 64} if kept == torch.int16 else {}
+        own["intermediate_size"] = 104  # as the bundled target's, no multiple of what torch's SiLU takes at a time
+        tiny = loaded(tiny_config(kind, heads=heads, kv_heads=kv_heads, **own), 5)
         model = prepared(tiny.module, replace(tiny.dims, kv_dtype=kept), torch.float32, CPU, chosen)
         judge = CachedModel("full", model.module, FullCache(model.shape, lengths[-1] + 32, 8, backend=chosen), CPU)
         for length in lengths:

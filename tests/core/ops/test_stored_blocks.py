@@ -25,7 +25,6 @@ def in_8_bits(x: torch.Tensor) -> torch.Tensor:
 def test_weights_are_what_gguf_unpacks_and_rows_do_not_depend_on_each_other(
     kernel: SmallRows, threads: Callable[[int], None], kind: str
 ) -> None:
-    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
     stored = random_blocks(kind, OUTS, INPUTS, torch.Generator().manual_seed(0))
     weight = StoredWeight(stored, INPUTS, kernel)
     exact, outputs = stored.widened(), torch.tensor([[5, 69], [0, 5]])
@@ -51,7 +50,6 @@ def test_weights_are_what_gguf_unpacks_and_rows_do_not_depend_on_each_other(
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1"])
 def test_weights_are_rounded_to_the_nearest_level(kind: str) -> None:
-    pytest.importorskip("gguf", reason="requirements-gguf.txt is not installed")
     weight = torch.randn(40, 128, generator=torch.Generator().manual_seed(3)) + 0.5
     weight[3], weight[4, :32] = 0, 0.25  # no largest number, and no range
     found = rounded(weight, kind).widened()

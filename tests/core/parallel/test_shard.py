@@ -77,13 +77,6 @@ def logits_of(config: PreTrainedConfig, num_ranks: int, add: Callable[[Tensor, i
         return list(pool.map(run, range(num_ranks)))
 
 
-def config_of(family: str, kv_heads: int, **changes: object) -> PreTrainedConfig:
-    config = tiny_config(family, kv_heads=kv_heads)
-    for name, value in changes.items():
-        setattr(config, name, value)
-    return config
-
-
 def without_windows(family: str) -> PreTrainedConfig:
     if family not in CONFIG_MAPPING:
         pytest.skip(f"this transformers has no {family}")
@@ -93,11 +86,11 @@ def without_windows(family: str) -> PreTrainedConfig:
     return tiny_family(family, sliding_window=None, use_sliding_window=False, layer_types=[FULL] * 2)
 
 
-TOY = config_of("llama", 2)
-CASES = [(partial(config_of, family, kv_heads), 2) for family in FAMILIES for kv_heads in (4, 2)]
+TOY = tiny_config(kv_heads=2)
+CASES = [(partial(tiny_config, family, kv_heads=kv_heads), 2) for family in FAMILIES for kv_heads in (4, 2)]
 CASES += [
-    (partial(config_of, "llama", 4, intermediate_size=97), 4),
-    (partial(config_of, "llama", 2, attention_bias=True, mlp_bias=True), 2),
+    (partial(tiny_config, intermediate_size=97), 4),
+    (partial(tiny_config, kv_heads=2, attention_bias=True, mlp_bias=True), 2),
     *((partial(without_windows, family), 2) for family in sorted(SHARED)),
 ]
 
