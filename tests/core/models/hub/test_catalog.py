@@ -114,9 +114,10 @@ def test_a_model_without_all_files_says_what_it_lacks_and_how_to_finish(
     with pytest.raises(IncompleteModel) as error:
         load("qwen3-8b")
     assert shards["b"] in error.value.problem and "models get qwen3-8b" in error.value.hint
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": ')
-    with pytest.raises(IncompleteModel, match=r"index\.json"):
-        load("qwen3-8b")
+    for damaged in ('{"weight_map": ', "[]", '{"weight_map": {"a": 1, "b": "2"}}'):
+        (folder / "model.safetensors.index.json").write_text(damaged)
+        with pytest.raises(IncompleteModel, match=r"index\.json|lacks 1 and"):
+            load("qwen3-8b")
     local = save(tmp_path / "n")
     (local / "tokenizer.json").unlink()
     with pytest.raises(IncompleteModel, match=r"tokenizer\.json"):
