@@ -189,11 +189,11 @@ def test_a_mistake_is_one_line_and_its_exit_code(
 # -------------------- a text that is too long
 
 
-def chapters(count: int = 4, *, marked: bool = True) -> Document:
-    """A document of pages of 100 words, each a chapter of its own if they are marked."""
+def chapters(*, marked: bool = True) -> Document:
+    """A document of four pages of 100 words, each a chapter of its own if they are marked."""
     page = "word " * 100
-    starts = [at * len(page) for at in range(count)] if marked else []
-    return document_of(*[page] * count, name="book.pdf", chapter_starts=starts)
+    starts = [at * len(page) for at in range(4)] if marked else []
+    return document_of(*[page] * 4, name="book.pdf", chapter_starts=starts)
 
 
 def library(document: Document, **parts: Any) -> Any:

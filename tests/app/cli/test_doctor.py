@@ -3,13 +3,10 @@
 import errno
 import json
 import os
-import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
 
 from app.cli import doctor, models
 from core.engine_builder import PairFiles
@@ -17,7 +14,9 @@ from core.models.hub.download import DownloadProgress
 from core.planning import hardware
 from core.planning.forecast import PUBLISHED
 from tests.app.cli.conftest import Run
-from tests.core.models.hub.toy_hub import ToyHub, serving
+from tests.core.models.hub.test_download import SIZE
+from tests.core.models.hub.test_download import hub as hub
+from tests.core.models.hub.toy_hub import ToyHub
 
 pytestmark = pytest.mark.usefixtures("no_measuring")
 LLAMA = ("doctor", "--model", "llama2-7b-128k", "--context")
@@ -106,18 +105,8 @@ def test_a_draft_that_is_wanted_is_planned_though_it_is_not_here(wish: str, laye
 REPO = "mistralai/Mistral-Nemo-Instruct-2407"  # of the catalogue, without a draft
 
 
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    files = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": random.Random(2).randbytes(3 << 20)}
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    with serving(ToyHub(REPO, files)) as toy:
-        monkeypatch.setattr(constants, "ENDPOINT", toy.endpoint)
-        yield
-
-
-@pytest.mark.usefixtures("hub")
 def test_a_model_is_fetched_shown_and_removed_and_what_is_stopped_keeps_what_arrived_and_says_how_to_go_on(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, hub: ToyHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: Path, ignore_errors: bool = False) -> None:
         if not ignore_errors:
@@ -128,8 +117,9 @@ def test_a_model_is_fetched_shown_and_removed_and_what_is_stopped_keeps_what_arr
             raise KeyboardInterrupt
         return ""
 
+    hub.repo = REPO
     (row,) = run("models", "get", "mistral-nemo", "--json").json["repositories"]
-    assert row["repository"] == REPO and row["fetched_bytes"] == row["size_bytes"] == (3 << 20) + 4
+    assert row["repository"] == REPO and row["fetched_bytes"] == row["size_bytes"] == SIZE + 20_023
     shown = run("models", "show", "mistral-nemo", "--json").json
     assert shown["state"] == "here" and shown["path"] == row["path"] and shown["kv_bytes_per_token"] == 160 << 10
     assert shown["kv_bytes"]["131072"] == shown["kv_bytes_per_token"] * 131072
@@ -137,7 +127,7 @@ def test_a_model_is_fetched_shown_and_removed_and_what_is_stopped_keeps_what_arr
     with monkeypatch.context() as closed:
         closed.setattr(shutil, "rmtree", refuse)
         assert "cannot be removed (Permission denied)" in run("models", "remove", "mistral-nemo", code=1).error
-    assert run("models", "remove", "mistral-nemo", "--json").json["freed_bytes"] >= 3 << 20
+    assert run("models", "remove", "mistral-nemo", "--json").json["freed_bytes"] >= SIZE
     assert run("models", "show", REPO, "--json").json["state"] == "none"
     assert "not on this machine" in run("models", "remove", "mistral-nemo", code=2).error
 
