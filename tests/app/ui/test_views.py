@@ -254,12 +254,9 @@ WORDS: dict[Callable[[Any], str], tuple[tuple[Any, str], ...]] = {
 }
 
 
-def test_numbers_are_written_for_people() -> None:
+def test_numbers_are_written_for_people_and_a_bar_stays_inside_its_frame() -> None:
     for write, table in WORDS.items():
         for value, shown in table:
             assert write(value) == shown, (write, value)
-
-
-def test_a_bar_stays_inside_its_frame() -> None:
     for share, shown in ((-1.0, 0), (0.0, 0), (0.5, 50), (3.0, 100)):
         assert f'width:{shown:.2f}%"' in bar(share, "x")
