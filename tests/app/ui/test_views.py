@@ -12,7 +12,7 @@ import pytest
 from app import formats
 from app.context.context_documents import Library
 from app.context.open_book import Book
-from app.context.samples import load_samples, one_of_each
+from app.context.samples import Sample, load_samples, one_of_each
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
 from app.runtime.events import Begun, Loading, Ready, Waiting
@@ -23,7 +23,7 @@ from app.ui.header import masthead, notice
 from app.ui.reading.book_view import book_card, is_paused
 from app.ui.reading.chat_view import PENDING, live, welcome
 from app.ui.reading.live_strip import strip, waits
-from app.ui.reading.parts import samples
+from app.ui.reading.parts import samples, suggestions
 from app.ui.reading.where import MOST_BARS, MOST_TOP
 from app.ui.render import bar
 from app.ui.site import Site, follow
@@ -39,6 +39,7 @@ from tests.app.fakes import (
     SECONDS,
     UNUSED_GPU,
     FakeEngine,
+    Reader,
     document_of,
     round_done,
     wait_for,
@@ -138,6 +139,14 @@ def test_samples_tell_the_time_by_what_was_read_here_else_by_the_model_of_the_ma
     measured = labels(flops=1e12)
     assert measured[0] == "PDF, 25 pages, read in about 20 s" and measured[2] != fast[2]
     assert labels(16_384)[2] == "TXT, 313 pages", "no time of a book that does not fit"
+
+
+def test_the_questions_of_a_sample_are_offered_until_they_are_asked(worker: EngineWorker, reader: Reader) -> None:
+    site = Site(worker, (Sample(Path("book.txt"), ("One?", "Two?", "Three?", "Four?")),))
+    reader.asks("Two?")
+    assert re.findall(r">(\w+\?)<", suggestions(site, reader.session)) == ["One?", "Three?", "Four?"]
+    reader.asks("Four?")
+    assert re.findall(r">(\w+\?)<", suggestions(site, reader.session)) == ["One?", "Three?"]
 
 
 # -------------------- while there is no word yet
