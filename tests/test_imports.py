@@ -77,14 +77,11 @@ def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
     return [list(part) for part in sorted(parts)]
 
 
-def test_imports_point_down() -> None:
+def test_imports_point_down_and_no_circle_has_more_than_one_folder() -> None:
     for package, layer in map(layer_of, MODULES):
         assert not layer or layer in LAYERS[package], f"{package}/{layer} has no place among the layers: give it one"
     wrong = [f"{name} may not import {other}" for name in MODULES for other in graph()[name] if points_up(name, other)]
     assert not wrong, wrong
-
-
-def test_no_circle_has_more_than_one_folder() -> None:
     assert [part for part in circles(graph()) if len({name.rpartition(".")[0] for name in part}) > 1] == []
 
 

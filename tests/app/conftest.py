@@ -70,7 +70,6 @@ def reader(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> Reader:
 
 @pytest.fixture
 def session(reader: Reader) -> Session:
-    """The same."""
     return reader.session
 
 

@@ -58,6 +58,15 @@ FOREIGN = (  # headers of requests that pages of other sites cause
 HOLD = "| "  # a word at which an answer waits until `writing` is set again, or it is stopped
 THOUGHT_IDS = 0x20000  # tokens from here on are of thoughts: of words between "<think>" and "</think>"
 NIGHT = "It was a dark and stormy night. " * 8
+ORIGINS = (  # of tokens, in turn
+    Origin("draft", "proposed"),
+    Origin("draft", "proposed"),
+    Origin("retrieval", "corrected"),
+    Origin("retrieval", "bonus"),
+    Origin("full", "corrected"),
+    Origin("full", "bonus"),
+    Origin("full", "drawn"),
+)
 ANSWER = GenerationConfig()  # how a test asks that does not care
 SECONDS = 30.0  # no test waits longer for anything; a machine that is busy included
 
@@ -312,7 +321,7 @@ class FakeEngine:
                 else:
                     number = len(words)
                     words.append(word)
-                    record = TokenRecord(token_of(word), word, an_origin(number), number // 4, 0.9, 0.8)
+                    record = TokenRecord(token_of(word), word, ORIGINS[number % len(ORIGINS)], number // 4, 0.9, 0.8)
                     yield LaneEvent(lane, RoundDone(text=word, tokens=(record,), stats=figures))
                     if len(words) == config.max_new_tokens:
                         reasons[lane] = "max_new_tokens"
@@ -336,23 +345,7 @@ class FakeEngine:
 
 
 def token_of(word: str) -> int:
-    """An id that depends on the word."""
     return 1000 + sum(map(ord, word))
-
-
-def an_origin(number: int) -> Origin:
-    """Every kind of provenance in turn."""
-    kinds: tuple[Origin, ...] = (
-        Origin("draft", "proposed"),
-        Origin("draft", "proposed"),
-        Origin("retrieval", "corrected"),
-        Origin("retrieval", "bonus"),
-        Origin("draft", "proposed"),
-        Origin("full", "corrected"),
-        Origin("full", "bonus"),
-        Origin("full", "drawn"),
-    )
-    return kinds[number % len(kinds)]
 
 
 def lane_stats(num_tokens: int, method: str) -> DecodeStats:
@@ -380,26 +373,16 @@ def passed_or_cancelled(gate: threading.Event, cancel: threading.Event | None) -
 
 def stats(num_tokens: int) -> DecodeStats:
     """Figures that look like an answer of so many tokens."""
-    level1 = LevelStats(num_tokens, 2 * num_tokens, 2 * num_tokens, num_tokens, *by_position(num_tokens, 2))
-    level2 = LevelStats(
-        num_tokens, 4 * num_tokens, 4 * num_tokens, 3 * num_tokens, *by_position(num_tokens, 4), {1: 2, 4: 3, 5: 9}
-    )
+    n = num_tokens
     return DecodeStats(
         new_tokens=num_tokens,
         decode_seconds=0.02 * num_tokens,
         full_passes=max(1, num_tokens // 4),
-        level1=level1,
-        level2=level2,
+        level1=LevelStats(n, 2 * n, 2 * n, n, (n, n), (n, 0)),
+        level2=LevelStats(n, 4 * n, 4 * n, 3 * n, (n, n, n, n), (n, n, n, 0), {1: 2, 4: 3, 5: 9}),
         seconds_by_part={part: 0.005 * num_tokens for part in ("draft", "retrieval", "full", "other")},
         kv_bytes_read=num_tokens << 22,
         kv_bytes_read_plain=num_tokens << 24,
-    )
-
-
-def by_position(num_tokens: int, gamma: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Tested and accepted guesses by place in the guess."""
-    return tuple(max(0, num_tokens - at) for at in range(gamma)), tuple(
-        num_tokens * 3 // (at + 4) for at in range(gamma)
     )
 
 
@@ -428,7 +411,6 @@ def finished(
 
 
 def wait_for(holds: Callable[[], object], what: object = "it does not come") -> None:
-    """Wait until something holds."""
     deadline = time.monotonic() + SECONDS
     while not holds():
         assert time.monotonic() < deadline, what
@@ -450,7 +432,6 @@ def worker_of(engine: TextEngine, **options: Any) -> EngineWorker:
 
 
 def write_book(folder: Path, text: str = NIGHT, name: str = "book.txt") -> Path:
-    """A small text file."""
     file = folder / name
     file.write_text(text, encoding="utf-8")
     return file
@@ -495,11 +476,8 @@ def until(kind: type, stream: Iterator[WorkerEvent]) -> WorkerEvent:
 def in_thread(stream: Iterator[WorkerEvent]) -> tuple[threading.Thread, list[WorkerEvent]]:
     """Drain a stream as a page does, in a thread of its own; its events but for pauses."""
     events: list[WorkerEvent] = []
-
-    def drain() -> None:
-        events.extend(event for event in stream if not isinstance(event, Pause))
-
-    thread = threading.Thread(target=drain, daemon=True)
+    told = (event for event in stream if not isinstance(event, Pause))
+    thread = threading.Thread(target=events.extend, args=(told,), daemon=True)
     thread.start()
     return thread, events
 
@@ -522,7 +500,6 @@ class Reader:
         return self.worker.open_books(self.session.id, [write_book(self.folder, text, name)])
 
     def arranges(self, change: Callable[[Library], Library]) -> list[WorkerEvent]:
-        """Change the library."""
         return list(self.worker.arrange(self.session.id, change))
 
     def asks(self, question: str, answer: str = "", config: GenerationConfig = ANSWER, **how: Any) -> Finished:

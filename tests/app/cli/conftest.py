@@ -71,7 +71,6 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
 
 @pytest.fixture
 def book(tmp_path: Path) -> Path:
-    """A small book."""
     return write_book(tmp_path, STORY)
 
 

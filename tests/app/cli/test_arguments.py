@@ -26,19 +26,12 @@ NAMES = {command.name: command for command in (*COMMANDS, *TOOLS)}
 parse_arguments = partial(arguments.parse_arguments, tools=TOOLS)
 
 
-def test_the_app_and_commands_have_their_defaults() -> None:
+def test_the_app_listens_here_alone_and_common_options_hold_for_it_before_a_command_and_behind_it() -> None:
     args = parse_arguments([])
-    assert (args.command, args.host, args.port, args.browser) == (None, "127.0.0.1", 7860, True)
-    assert (args.share, args.auth, args.remote) == (False, None, None)
-    args = parse_arguments(["repair", "--no-venv"])
-    assert (args.command, args.venv, args.device, args.offline, args.remote) == ("repair", False, "auto", False, None)
-    args = parse_arguments(["ask", "-q", "Who?", "a.pdf", "b.txt", "--temperature", "-1", "--json"])
-    assert args.files == [Path("a.pdf"), Path("b.txt")] and args.json
-    assert (args.question, args.temperature, args.method, args.max_new_tokens) == ("Who?", -1.0, None, 256)
-
-
-def test_common_options_hold_for_the_app_before_a_command_and_behind_it() -> None:
-    asked = ["ask", "a.pdf", "-q", "Who?"]
+    assert (args.host, args.port, args.browser, args.share, args.auth) == ("127.0.0.1", 7860, True, False, None)
+    asked = ["ask", "-q", "Who?", "a.pdf", "b.txt", "--temperature", "-1"]
+    args = parse_arguments(asked)
+    assert args.files == [Path("a.pdf"), Path("b.txt")] and (args.temperature, args.max_new_tokens) == (-1.0, 256)
     for argv in (["--seed", "7"], [*asked, "--seed", "7"], ["--seed", "7", *asked], ["bench", "--seed", "7"]):
         args = parse_arguments(argv)
         assert args.command == next((word for word in argv if word in ("ask", "bench")), None)
@@ -193,20 +186,14 @@ def test_a_mistake_is_one_line_and_its_exit_code(
     assert words in run(*shlex.split(line), code=code).error
 
 
-def test_programs_get_the_mistake_as_json(run: Run, tmp_path: Path) -> None:
-    ran = run("text", tmp_path / "none.pdf", "--json", code=2)
-    told = {"problem": "There is no file none.pdf.", "hint": "Check the name and the folder.", "exit_code": 2}
-    assert json.loads(ran.out) == {"error": told} and ran.err.count("\n") == 1
-
-
 # -------------------- a text that is too long
 
 
-def chapters(count: int = 4, *, marked: bool = True) -> Document:
-    """A document of pages of 100 words, each a chapter of its own if they are marked."""
+def chapters(*, marked: bool = True) -> Document:
+    """A document of four pages of 100 words, each a chapter of its own if they are marked."""
     page = "word " * 100
-    starts = [at * len(page) for at in range(count)] if marked else []
-    return document_of(*[page] * count, name="book.pdf", chapter_starts=starts)
+    starts = [at * len(page) for at in range(4)] if marked else []
+    return document_of(*[page] * 4, name="book.pdf", chapter_starts=starts)
 
 
 def library(document: Document, **parts: Any) -> Any:

@@ -117,13 +117,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     return found
 
 
-def test_questions_from_a_pipe_are_answered_in_one_conversation(
+def test_questions_from_a_pipe_are_answered_in_one_conversation_and_mistakes_keep_it(
     talk: Callable[..., Ran], asked: list[tuple[str, list[str]]]
 ) -> None:
-    typed = (
-        b"/help\nWho kept the light?\n\nWhere?\n/race\n/race When?\n/sing\n\xff\xfe\n/new\nWhy?\n/quit\nnever asked\n"
-    )
-    ran = talk(typed, "--context", 4096)
+    long = " ".join(["word"] * 9000)
+    typed = f"/help\n/race\n{long}\nWho kept the light?\n\nWhere?\n/race\n/race When?\n/sing\n".encode()
+    ran = talk(typed + b"\xff\xfe\n/new\nWhy?\n/quit\nnever asked\n", "--context", 4096)
     assert asked == [
         ("Who kept the light?", []),
         ("Where?", ["Who kept the light?"]),
@@ -133,14 +132,9 @@ def test_questions_from_a_pipe_are_answered_in_one_conversation(
     ]
     assert "> Who kept the light?\n\n" in ran.out and "> Why?" in ran.out and ran.out.endswith("\n")
     assert ran.err.count("texts: identical") == 2 and "There is no /sing." in ran.err
+    assert "error: Nothing was asked yet." in ran.err and "the context holds 4,096" in ran.err
     assert "error: That line is not UTF-8 text." in ran.err and "The questions are forgotten." in ran.err
     assert ran.err.count(" tokens/s · ") == 3
-
-
-def test_a_mistake_within_keeps_the_chat(talk: Callable[..., Ran]) -> None:
-    ran = talk(b"/race\n" + b"word " * 3000 + b"\nWho?\n", "--context", 1200)
-    assert "error: Nothing was asked yet." in ran.err
-    assert "the context holds 1,200" in ran.err and ran.err.count(" tokens/s · ") == 1
 
 
 @pytest.mark.usefixtures("ctrl_c")

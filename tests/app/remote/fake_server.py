@@ -46,6 +46,7 @@ class FakeServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.seen: list[tuple[str, Any, dict[str, str]]] = []
         self.scripts: dict[str, list[Reply]] = {"/v1/models": [json_reply({"object": "list", "data": [CARD]})]}
+        self.answers(GOOD)
         self.answering = threading.Event()  # a part of a stream was sent, or a pause begins
         self.gone = threading.Event()  # a client has closed its connection amid a stream
 

@@ -25,7 +25,8 @@ from core.config import GenerationConfig
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Finished
 from tests.app.fakes import opened, write_book
-from tests.app.remote.fake_server import DONE, GOOD, FakeServer, fake_server, says, stream, used
+from tests.app.remote.fake_server import DONE, GOOD, FakeServer, says, stream, used
+from tests.app.remote.test_engine import server as server
 from tests.app.server.openai.servers import served
 from tests.app.ui.pages import PageOf
 
@@ -37,13 +38,6 @@ KEY = "the-key-of-the-server"
 def url(bundled_worker: EngineWorker) -> Iterator[str]:
     with served(bundled_worker, key=KEY) as address:
         yield address
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with fake_server() as one:
-        one.answers(GOOD)
-        yield one
 
 
 def namespace(**fields: Any) -> argparse.Namespace:

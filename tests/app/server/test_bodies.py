@@ -19,7 +19,7 @@ from app.server import bodies
 from app.ui.assets import ASSETS
 from core.errors import CoreError
 from tests.app.conftest import Served
-from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, wait_for
+from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, place, wait_for, write_book
 from tests.app.remote import fake_server
 from tests.app.server.asgi import client, raw
 from tests.app.ui.pages import PageOf, act_id
@@ -200,13 +200,9 @@ def test_files_that_nobody_opens_hold_nobody_up_and_what_is_being_read_stays(
     assert {file.name for file in folder.rglob("*.txt")} == {"reading.txt", "second.txt", "third.txt"}
 
 
-def stored(folder: Path, text: str = "words") -> Path:
+def stored(folder: Path) -> Path:
     """A file where Gradio would store it: equal ones of two pages at one place."""
-    place = folder / FOLDER / "digest"
-    place.mkdir(parents=True, exist_ok=True)
-    arrived = folder / "arrived"
-    arrived.write_text(text, encoding="utf-8")
-    return arrived.replace(place / "book.txt")
+    return write_book(folder, "words", "arrived").replace(place(folder) / "book.txt")
 
 
 def test_a_page_deletes_its_own_copy_alone_and_nothing_is_left_of_it(
@@ -242,9 +238,9 @@ def test_a_page_deletes_its_own_copy_alone_and_nothing_is_left_of_it(
 def test_a_page_claims_only_a_file_that_was_dropped(named: str, tmp_path: Path) -> None:
     """A page may name any path."""
     data = tmp_path / "data"
-    for place in ("uploads/digest", "uploads/digest/inner", "uploads", "elsewhere/digest"):
-        (data / place).mkdir(parents=True, exist_ok=True)
-        (data / place / "book.txt").write_text("words", encoding="utf-8")
+    for folder in ("uploads/digest", "uploads/digest/inner", "uploads", "elsewhere/digest"):
+        (data / folder).mkdir(parents=True, exist_ok=True)
+        write_book(data / folder, "words")
     (data / "uploads/digest/link.txt").symlink_to(data / "elsewhere/digest/book.txt")
     (data / "uploads/link").symlink_to(data / "elsewhere/digest", target_is_directory=True)
     own = claim(stored(data)).own  # of another page, which is reading it
@@ -258,8 +254,8 @@ def test_a_page_claims_only_a_file_that_was_dropped(named: str, tmp_path: Path) 
 @pytest.mark.skipif(os.name != "posix", reason="links need rights")
 def test_a_sweep_follows_no_links(tmp_path: Path) -> None:
     (tmp_path / "books").mkdir()
-    (tmp_path / "books" / "a.txt").write_text("words", encoding="utf-8")
+    book = write_book(tmp_path / "books")
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "link").symlink_to(tmp_path / "books")
     sweep(tmp_path / FOLDER)
-    assert (tmp_path / "books" / "a.txt").exists() and list((tmp_path / FOLDER).iterdir()) == []
+    assert book.exists() and list((tmp_path / FOLDER).iterdir()) == []

@@ -17,6 +17,7 @@ from app.runtime.sessions import MOST_SESSIONS
 from app.runtime.worker import EngineWorker
 from app.server import page_routes
 from app.server.page_routes import PageRoutes
+from app.ui.acts import MOST_DETAIL
 from app.ui.assets import SERVED
 from app.ui.site import GROWN
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, finish, opened, wait_for, write_book
@@ -182,14 +183,19 @@ def test_what_is_no_session_or_no_act_is_refused(page: PageOf, routes: PageRoute
 
     async def visit() -> None:
         num_before = len(page.worker.sessions.all())
-        for wrong in ("", "0" * 31, "0" * 33, "G" * 32, "../" * 11, "0" * 32 + "\n", "٣" * 32):
+        no_sessions = ("", "0" * 31, "0" * 33, "z" + "0" * 32, "G" * 32, "../" * 11, "0" * 32 + "\n", "٣" * 32)
+        for wrong in no_sessions:
             assert (await routes.state(request("/page/state", session=wrong))).status_code == 400
             assert (await routes.file(request("/page/file", session=wrong, what="race:card"))).status_code == 404
         assert len(page.worker.sessions.all()) == num_before
         one = {"session": page.session.id, "id": act_id(), "act": "search:words", "values": {}}
         assert await act(one) == await act(one) == (200, b"true") and page.session.search == "words"
         assert await act(one | {"id": act_id(), "act": "explode"}) == (200, b"false")
-        for wrong_body in (b"", b"\xff", b'{"act": "\\ud800"}', b"[" * 100_000, one | {"id": 3}):
+        wrong_fields = [{"session": wrong} for wrong in no_sessions]
+        wrong_fields += [{"id": wrong} for wrong in ("", "short", "x" * 65, 3)]
+        wrong_fields += [{"act": "x" * (MOST_DETAIL + 1)}, {"act": None}, {"values": []}]
+        wrong_bodies = [one | {"id": act_id()} | wrong for wrong in wrong_fields]
+        for wrong_body in (b"", b"\xff", b'{"act": "\\ud800"}', b"[" * 100_000, *wrong_bodies):
             assert await act(wrong_body) == (400, b"This is no act of the page."), wrong_body
 
     finish(visit())

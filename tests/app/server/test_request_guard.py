@@ -146,13 +146,10 @@ OTHERS = (
 )  # fmt: skip
 
 
-def test_which_names_are_ours() -> None:
+def test_which_names_are_ours_of_themselves_and_as_the_user_gives_them() -> None:
     for bound, host, arrived_at in (*OURS, *OTHERS):
         is_ours = (bound, host, arrived_at) in OURS
         assert bool(Hosts(bound, 7860).origins(host, arrived_at)) is is_ours, f"{host} of {bound}"
-
-
-def test_names_that_the_user_gives() -> None:
     hosts = Hosts("0.0.0.0", 7860, ["Reader.lan", "books.example:8443"])
     assert hosts.origins("reader.lan:7860", "") == ("http://reader.lan:7860", "https://reader.lan:7860")
     assert hosts.origins("reader.lan", "") and not hosts.origins("reader.lan:1", "")

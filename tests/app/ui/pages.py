@@ -73,7 +73,6 @@ class PageOf:
         wait_for(lambda: self.session.writing is None and not self.worker.is_busy(self.session) and not followed())
 
     def rests_after_race(self) -> None:
-        """Wait until no race goes on."""
         wait_for(lambda: not (self.session.racing and self.session.racing.running) and not followed())
 
     @property
@@ -91,7 +90,6 @@ class PageOf:
         return Drawer(self.site, self.session, tab, PARTS).state()
 
     def exchanges(self) -> list[dict[str, Any]]:
-        """The exchanges that are shown, in order."""
         state = self.state()
         return [state[f"exchange:{name}"] for name in state["chat"]["order"]]
 

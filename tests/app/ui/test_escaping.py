@@ -122,11 +122,8 @@ def test_no_book_question_answer_or_model_of_a_page_is_html(page: PageOf, engine
     html = shown(page)
     assert 'lang="x&quot; onload=&quot;" dir="rtl"' in html["library"] and 'dir="rtl"' in html["read"]
     assert 'class="quoted"' in html["read"] and "<mark>night</mark>" in html["library"] and "Changing" in html["read"]
-    (
-        page.does(f"find:9::none {EVIL}"),
-        page.does("delete-conversation:" + session.dialogue_id),
-        page.does(f"remove:{key}"),
-    )
+    for act in (f"find:9::none {EVIL}", f"delete-conversation:{session.dialogue_id}", f"remove:{key}"):
+        page.does(act)
     page.rests()
     html = shown(page)
     assert "Deleted &quot;" in html["read"] and "Removed &quot;" in html["read"]
@@ -187,11 +184,8 @@ def test_no_model_and_nothing_that_is_said_of_it_is_html(page: PageOf, monkeypat
     row = ModelRow(context=9, is_here=True, size_bytes=9, to_come_bytes=9, is_brought=True, fit=fit, **foreign)
     is_text(models([row, replace(row, fit=ModelFit(weights_refused=EVIL)), replace(row, refused=EVIL)]), least=20)
     fetch = Fetch(name=EVIL, stage="fetching", total_bytes=9, done_bytes=3, elapsed_seconds=1.0)
-    for one in (
-        fetch,
-        *(replace(fetch, stage=cast(Any, stage)) for stage in ("asking", "done", "stopped", "stopping")),
-    ):
-        is_text(download(one))
+    for stage in ("fetching", "asking", "done", "stopped", "stopping"):
+        is_text(download(replace(fetch, stage=cast(Any, stage))))
     ready = page.worker.state
     assert isinstance(ready, Ready)
     for state in (Loading(EVIL), replace(ready, refused=ERROR)):

@@ -26,6 +26,8 @@ def test_every_place_of_a_part_is_on_the_page_and_every_part_has_a_place_or_a_dr
     names = {part.name for part in PARTS}
     assert places - names <= {"setting:method", "setting:variant", "setting:thinking"}
     assert names <= places | drawn | {"setting:"}, names - places - drawn
+    assert len(names) == len(PARTS), "no two have one name"
+    assert {part.tab for part in PARTS} == {"", "library", "race", "inside", "system"}
 
 
 def test_every_button_of_a_view_has_an_act(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:

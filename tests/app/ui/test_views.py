@@ -15,7 +15,6 @@ from app.context.open_book import Book
 from app.context.samples import Sample, load_samples, one_of_each
 from app.context.token_costs import Meter
 from app.context.uploads import Fit
-from app.documents.document import Document
 from app.runtime.events import Begun, Loading, Ready, Waiting
 from app.runtime.sessions import Session, Writing
 from app.runtime.trace import Trace
@@ -50,13 +49,9 @@ from tests.app.ui.pages import PageOf
 from tests.core.toys import tiny_engine
 
 
-def a_document(title: str = "A book") -> Document:
-    return document_of("abcabcabca", "bcabcabcab", "cabcabcabc", title=title, name="book.pdf")
-
-
-def a_session(document: Document | None = None, *, num_read: int = 8124) -> Session:
+def a_session(*, num_read: int = 8124) -> Session:
     """A page with an open book."""
-    library = Library().add(document or a_document())
+    library = Library().add(document_of("abcabcabca", "bcabcabcab", "cabcabcabc", title="A book", name="book.pdf"))
     book = Book(library.books[0].document, num_tokens=8123, num_opening=8125, context=131_072, library=library)
     session = Session("x", book=book, num_read=num_read)
     session.uploads.library = session.uploads.settled = library
@@ -65,13 +60,13 @@ def a_session(document: Document | None = None, *, num_read: int = 8124) -> Sess
     return session
 
 
-def progress(done: int, *, reused: int = 0, total: int = 8124) -> PrefillProgress:
+def progress(done: int, *, reused: int = 0) -> PrefillProgress:
     return PrefillProgress(
         done_tokens=done,
-        total_tokens=total,
+        total_tokens=8124,
         reused_tokens=reused,
         elapsed_seconds=(done - reused) / 1000,
-        remaining_seconds=(total - done) / 1000,
+        remaining_seconds=(8124 - done) / 1000,
     )
 
 
@@ -223,20 +218,14 @@ NUM_PAGES, NUM_CHAPTERS = 1000, 100
 MOST_CHARS = 60_000  # of all that is drawn on the tabs Read and Library; the text has more
 
 
-def a_long_document() -> Document:
-    """On every page a word that stands nowhere else."""
-    pages = [
-        f"Secret{number:04} was told to nobody but the harbour master and his wife. " for number in range(NUM_PAGES)
-    ]
-    starts = range(0, NUM_PAGES * len(pages[0]), NUM_PAGES * len(pages[0]) // NUM_CHAPTERS)
-    return document_of(*pages, name="long.pdf", chapter_starts=starts)
-
-
 @pytest.mark.parametrize("context", [200_000, 8000])
 def test_of_a_thousand_pages_little_is_drawn_none_of_their_text_and_pages_come_one_by_one(
     context: int, start_worker: Callable[..., EngineWorker]
 ) -> None:
-    document, engine = a_long_document(), FakeEngine(context=context)
+    told = "was told to nobody but the harbour master and his wife. "
+    pages = [f"Secret{number:04} {told}" for number in range(NUM_PAGES)]  # on every page a word of its own
+    starts = range(0, NUM_PAGES * len(pages[0]), NUM_PAGES * len(pages[0]) // NUM_CHAPTERS)
+    document, engine = document_of(*pages, name="long.pdf", chapter_starts=starts), FakeEngine(context=context)
     page = PageOf(start_worker(engine))
     list(page.worker.arrange(page.session.id, lambda library: library.add(document)))
     book, key = page.session.book, page.key
@@ -274,12 +263,9 @@ WORDS: dict[Callable[[Any], str], tuple[tuple[Any, str], ...]] = {
 }
 
 
-def test_numbers_are_written_for_people() -> None:
+def test_numbers_are_written_for_people_and_a_bar_stays_inside_its_frame() -> None:
     for write, table in WORDS.items():
         for value, shown in table:
             assert write(value) == shown, (write, value)
-
-
-def test_a_bar_stays_inside_its_frame() -> None:
     for share, shown in ((-1.0, 0), (0.0, 0), (0.5, 50), (3.0, 100)):
         assert f'width:{shown:.2f}%"' in bar(share, "x")

@@ -115,7 +115,7 @@ def test_a_conversation_goes_on_from_the_very_tokens_of_its_answer(client: opena
     assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens and read_of(second) < 16
 
 
-def test_a_stream_says_the_same_as_a_whole_answer(client: openai.OpenAI) -> None:
+def test_a_stream_says_the_same_as_a_whole_answer_or_as_several(client: openai.OpenAI) -> None:
     whole = ask(client)
     parts = list(ask(client, stream=True, stream_options={"include_usage": True}))
     assert parts[0].choices[0].delta.role == "assistant" and text_of(parts) == text_of(whole)
@@ -123,6 +123,12 @@ def test_a_stream_says_the_same_as_a_whole_answer(client: openai.OpenAI) -> None
     assert parts[-2].choices[0].finish_reason == whole.choices[0].finish_reason
     assert ours(parts[-2])["acceptance"].keys() == ours(whole)["acceptance"].keys()  # rounds go by measured costs
     assert all(part.choices and part.usage is None for part in ask(client, stream=True))
+    fields: Any = {"n": 2, "temperature": 1.2, "seed": 3, **PLAIN}
+    whole, parts = ask(client, **fields), list(ask(client, stream=True, **fields))
+    for index in range(2):
+        told = [choice.delta for part in parts for choice in part.choices if choice.index == index]
+        assert [one.role for one in told] == ["assistant"] + [None] * (len(told) - 1)
+        assert "".join(one.content or "" for one in told) == whole.choices[index].message.content
 
 
 def test_a_seed_repeats_an_answer_and_none_does_not(client: openai.OpenAI) -> None:
@@ -146,15 +152,6 @@ def test_an_answer_ends_at_its_limits_and_can_be_continued(client: openai.OpenAI
         stop = ["no such words", word]  # the beginning holds it, which was no reason to stop
         rest = text_of(ask(client, messages, extra_body=extra, stream=stream, stop=stop))
         assert text_of(short) + rest == whole
-
-
-def test_each_of_several_answers_is_streamed_with_its_role(client: openai.OpenAI) -> None:
-    fields: Any = {"n": 2, "temperature": 1.2, "seed": 3, **PLAIN}
-    whole, parts = ask(client, **fields), list(ask(client, stream=True, **fields))
-    for index in range(2):
-        told = [choice.delta for part in parts for choice in part.choices if choice.index == index]
-        assert [one.role for one in told] == ["assistant"] + [None] * (len(told) - 1)
-        assert "".join(one.content or "" for one in told) == whole.choices[index].message.content
 
 
 def test_log_probabilities_are_told_for_every_token(client: openai.OpenAI) -> None:

@@ -145,11 +145,6 @@ def test_an_error_of_the_engine_is_an_error_in_json(engine: ServedEngine, begin:
 # -------------------- bodies
 
 
-def test_more_bytes_than_any_prompt_has_are_refused_before_they_are_sent(url: str) -> None:
-    with raw(url, "POST /v1/chat/completions", Content_Length="67108864") as line:
-        assert b" 413 " in line.recv(1000)
-
-
 @pytest.fixture
 def limit() -> Any:
     """An app behind a limit of a context's size: it answers with what it was sent."""
@@ -161,7 +156,10 @@ def limit() -> Any:
     return BodyLimit(app, prompt_bytes(16_384), 2, RequestError.as_json)
 
 
-def test_bodies_are_bounded_by_the_context_however_they_come(limit: Any) -> None:
+def test_bodies_are_bounded_by_the_context_however_they_come(url: str, limit: Any) -> None:
+    with raw(url, "POST /v1/chat/completions", Content_Length="67108864") as line:
+        assert b" 413 " in line.recv(1000), "before they are sent"
+
     def coming(*parts: bytes) -> tuple[int, bytes]:
         left = list(parts)
 

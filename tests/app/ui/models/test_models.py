@@ -173,9 +173,6 @@ def test_a_download_is_followed_cancelled_gone_on_with_and_ends_visibly_whatever
     downloads.start("tiny")
     last = fetched(downloads)
     assert last.stage == "done" and last.kept_bytes > 1 << 20 and last.done_bytes == last.total_bytes
-    ranges = [wanted for name, wanted, _ in toys.asked if name == WEIGHTS]
-    assert len(ranges) == 2 and ranges[0] is None and ranges[1] is not None, "what was there was fetched again"
-    assert not store.missing_files(cast(Path, store.locate(REPO)))
     fetch_all = downloads._fetch
     monkeypatch.setattr(downloads, "_fetch", lambda *asked: (fetch_all(*asked), downloads.stop())[0])
     downloads.start("tiny")

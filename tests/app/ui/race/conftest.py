@@ -13,8 +13,8 @@ from core.config import GenerationConfig
 from tests.app.fakes import FakeEngine
 
 
-def config(method: str, **changed: Any) -> GenerationConfig:
-    return GenerationConfig(method=method, **changed)
+def config(method: str) -> GenerationConfig:
+    return GenerationConfig(method=method)
 
 
 PAIR = [config("autoregressive"), config("triforce")]

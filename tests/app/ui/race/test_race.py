@@ -230,7 +230,6 @@ def test_the_figures_of_a_race_are_those_of_the_command_line_and_more(
         return json.loads(json.dumps(race_report(race)))
 
     found = report("It was dark.", "It was dark.", "It was light.", configs=[*PAIR, config("h2o")])
-    assert {"model", "device", "dtype", "placement", "prompt_tokens", "prefill_seconds"} <= found.keys()
     assert list(found["methods"]) == ["autoregressive", "triforce", "h2o"] and found["speedup"] == 4
     fast = found["methods"]["triforce"]
     assert fast["text"] == "It was dark. " and fast["new_tokens"] == 3 == len(fast["token_ids"])

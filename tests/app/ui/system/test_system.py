@@ -56,7 +56,9 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     return draw
 
 
-def test_the_plan_is_drawn_to_scale_and_every_choice_has_its_reason(ready: Ready, shown: Shown) -> None:
+def test_the_plan_is_drawn_to_scale_and_every_choice_has_its_reason(
+    ready: Ready, engine: FakeEngine, shown: Shown
+) -> None:
     html = shown(ready)
     spans = re.findall(r'<span class="key (\w+)" title="([^"]*)" style="width:([0-9.]+)%', html)
     # planned 900 MiB and a byte: weights 300, runtime 600; in use 700 on the same scale
@@ -74,9 +76,6 @@ def test_the_plan_is_drawn_to_scale_and_every_choice_has_its_reason(ready: Ready
         "Weights 32 bits",
     ):
         assert told in words, told
-
-
-def test_what_is_otherwise_is_told_otherwise(ready: Ready, engine: FakeEngine, shown: Shown) -> None:
     engine.info.plan.precision = "bfloat16"
     engine.info.weights, engine.info.quantised = "Q4_K, Q6_K", True
     engine.info.host_memory = SimpleNamespace(value="pinned", because="copies run beside computing")
