@@ -130,8 +130,8 @@ def doing(state: ModelState, now: Fetch | None) -> str:
 
 def loading(state: Loading) -> str:
     """A model is being loaded."""
-    name = render.escape(without_paths(state.model))
-    what = f"Loading {name}. The one before is freed." if name else "The model is being loaded."
+    name = without_paths(state.model)
+    what = f"Loading {render.escape(name)}. The one before is freed." if name else "The model is being loaded."
     far, bar = formats.loading(state.progress), render.bar(state.progress.share, f"Loading of {name or 'the model'}")
     body = f"<p>{what}{f' · {far}' if far else ''}</p>{bar if far else ''}"
     return _going_on(body, stop="model-halt")

@@ -349,10 +349,7 @@ WRITERS = "".join(
     for first, last in (("Ann", "Reed"), ("Bo", "Lee"))
 )
 MAIN = part("document", word("", WORDS))
-WEB_HEAD = (
-    b"<html><head><title> My\nTitle </title><meta name=author content='Ann Reed; Bo Lee'>"
-    b"</head><body lang=de>"
-)
+WEB_HEAD = b"<html><head><title> My\nTitle </title><meta name=author content='Ann Reed; Bo Lee'></head><body lang=de>"
 
 
 @pytest.mark.parametrize(

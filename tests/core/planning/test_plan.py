@@ -26,6 +26,7 @@ from core.planning.sizes import (
     DRAFTING_WEIGHTS,
     STREAMING,
     TARGET_WEIGHTS,
+    kv_bytes_per_token,
 )
 from tests.core.planning.plans import FILE, Case, few_cases, figures, sizes_of
 from tests.core.toys import sized
@@ -60,6 +61,16 @@ def test_a_plan_has_the_figures_that_were_recorded(case: Case) -> None:
 
 
 # -------------------- figures by hand
+
+
+def test_llama2_7b_weighs_what_is_published() -> None:
+    """A layer has 4 * 4096^2 + 3 * 4096 * 11008 linear weights; beside them embeddings, output layer and 65 norms."""
+    found, in_layers = sizes_of(LLAMA)[0], 32 * 202_375_168
+    others = 2 * 32000 * 4096 + 65 * 4096
+    assert (found.layer_parameters, found.num_parameters) == (in_layers, in_layers + others)
+    assert found.weight_bytes(16) == 13_476_831_232 and found.weight_bytes(8) == in_layers + 2 * others
+    assert found.weight_bytes(4) == in_layers * 9 // 16 + 2 * others, "4 bits and a float32 scale for every 64"
+    assert 131_072 * kv_bytes_per_token(found.dims, torch.float16) == 64 * GIB
 
 
 def test_counted_weights_are_as_large_as_their_files() -> None:
