@@ -98,7 +98,7 @@ OLD_FORMATS = {  # of compound files, by the name of the stream with the content
 # By the first bytes; the first match wins.
 HEADS: tuple[tuple[bytes, Kind | Other], ...] = (
     (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", OLD_OFFICE),
-    (rb"(?:.{0,1018}[^ -~])?%PDF-\d", "pdf"),  # viewers accept so much before it (ISO 32000-1, annex H.3.4.1)
+    (rb"(?:\s{0,1019}|.{0,1018}[^ -~])%PDF-\d", "pdf"),  # viewers accept so much before it (ISO 32000-1, annex H.3.4.1)
     (rb"\s*\{\\rtf", "rtf"),
     (rb"\x1f\x8b|BZh\d1AY&SY|7z\xbc\xaf|\xfd7zXZ|Rar!\x1a\x07", Other("a compressed archive")),
     (rb".{60}BOOKMOBI", Other("a Kindle book")),

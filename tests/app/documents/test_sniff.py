@@ -49,6 +49,7 @@ PAGES = (
             b"<p>Not a page</p>", b"Rar!e", b"BZh is a name", b"GIF8 is none", b"A PDF begins with %PDF- and more.",
             b"%%PDF-1.4 is a mark in C.", b"The first line: '%PDF-1.7'")),
         (b"HTTP/1.1 200 OK\r\n\r\n%PDF-1.4\n", "pdf"),
+        (b"  %PDF-1.4\n", "pdf"),
         (b"<html><pre>\n%PDF-1.4\n1 0 obj", "html"),
         (OPEN_HEAD + b"graphics", "an OpenDocument drawing"),
         (b"\x89PNG\r\n\x1a\n", "an image"),
