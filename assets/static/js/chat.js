@@ -22,7 +22,7 @@ function drawn(one) {
 function drawnLive(one) {
   const [text, reasons] = [state.get("live.text") ?? "", state.get("live.thought") ?? ""];
   const body = one.wait === undefined ? text && words(text) : `<p class="pending">${one.wait}</p>`;
-  return `${asked(one.question)}${one.thought ? thought(one.thought, reasons, !text.trim()) : ""}${body ? `<div class="bubble bot">${body}</div>` : ""}`;
+  return `${asked(one.question)}<div class="asked"></div>${one.thought ? thought(one.thought, reasons, !text.trim()) : ""}${body ? `<div class="bubble bot">${body}</div>` : ""}`;
 }
 
 function article(id) {
