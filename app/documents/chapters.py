@@ -347,13 +347,13 @@ class Letters:
     def find(self, title: str, start: int) -> range | None:
         """The whole words from letter `start` on that match a title, perhaps without its number.
 
-        Prefers the first match at the beginning of a line, else the first.
+        Prefers the first match at the beginning of a line; else the first that ends a line as short as a heading.
         """
         for wanted in (letters(title), letters(LEADING_NUMBER.sub("", title, count=1))):
             places = list(islice(self._places(wanted, start), MAX_PLACES)) if wanted else []
-            if places:
-                at = next(filter(self._begins_line, places), places[0])
-                return range(at, at + len(wanted))
+            begins = [at for at in places if self._begins_line(at)]
+            if found := begins or [at for at in places if self._ends_short_line(at + len(wanted))]:
+                return range(found[0], found[0] + len(wanted))
         return None
 
     def _places(self, wanted: str, start: int) -> Iterator[int]:
@@ -369,6 +369,12 @@ class Letters:
     def _divided(self, at: int) -> bool:
         """Whether any other character separates two letters."""
         return at in (0, len(self.chars)) or self.chars[at] > self.chars[at - 1] + 1
+
+    def _ends_short_line(self, end: int) -> bool:
+        last = self.chars[end - 1] + 1
+        rest = self._text[last : self.chars[end] if end < len(self.chars) else len(self._text)]
+        stops = end == len(self.chars) or "\n" in rest
+        return stops and last - (self._text.rfind("\n", 0, last) + 1) <= MAX_LINE
 
     def _begins_line(self, at: int) -> bool:
         return at == 0 or "\n" in self._text[self.chars[at - 1] : self.chars[at]]

@@ -46,6 +46,17 @@ WIDER = {  # what browsers take for it
     "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "shift_jis": "cp932", "tis-620": "cp874",
 }  # fmt: skip
 
+# The font Symbol, by its codes (Adobe, Symbol encoding; Unicode's names).
+SYMBOL = dict(
+    zip(
+        (*range(0x20, 0x7F), *range(0xA0, 0xFF)),
+        " !∀#∃%&∋()∗+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_"
+        "‾αβχδεφγηιϕκλμνοπθρστυϖωξψζ{|}∼"
+        "€ϒ′≤⁄∞ƒ♣♦♥♠↔←↑→↓°±″≥×∝∂•÷≠≡≈…⏐⎯↵ℵℑℜ℘⊗⊕∅∩∪⊃⊇⊄⊂⊆∈∉∠∇®©™∏√⋅¬∧∨⇔⇐⇑⇒⇓◊〈®©™∑⎛⎜⎝⎡⎢⎣⎧⎨⎩⎪�〉∫⌠⎮⌡⎞⎟⎠⎤⎥⎦⎫⎬⎭",
+        strict=True,
+    )
+)
+
 
 class Decoded(NamedTuple):
     """Decoded text, with a warning for its reader, if any."""
@@ -78,7 +89,7 @@ def decode_markup(encoded: bytes) -> str | None:
         with suppress(UnicodeDecodeError):
             if one:
                 return encoded.decode(one)
-    decoded = decode(encoded)
+    decoded = (decode_as(codec, encoded) if codec and codec != "utf-8" else None) or decode(encoded)
     return decoded.text if decoded else None
 
 
@@ -128,7 +139,8 @@ def decode_utf8(encoded: bytes) -> Decoded | None:
 
 def damaged(count: int, encoding: str) -> str:
     """The warning about lost characters."""
-    return f"{plural(count, 'damaged character')} (no valid {encoding.removesuffix('-sig').upper()}), shown as �."
+    name = OLDER.get(encoding, encoding.removesuffix("-sig").upper())
+    return f"{plural(count, 'damaged character')} (no valid {name}), shown as �."
 
 
 def decode_by_guess(encoded: bytes) -> Decoded | None:
@@ -137,12 +149,19 @@ def decode_by_guess(encoded: bytes) -> Decoded | None:
 
     sample = encoded[next(NOT_ASCII.finditer(encoded)).start() :][:SAMPLE_BYTES]
     sample = sample[: sample.rfind(b"\n") + 1] or sample  # a line end is no part of another letter
-    best = from_bytes(sample, cp_isolation=list(OLDER)).best() if len(NOT_ASCII.findall(sample)) >= LEAST_TOLD else None
+    starts = [sample[: len(sample) // part] for part in (1, 2, 8)]  # a shorter one where a damaged letter is in it
+    told = (one for one in starts if len(NOT_ASCII.findall(one)) >= LEAST_TOLD)
+    best = next(filter(None, (from_bytes(one, cp_isolation=list(OLDER)).best() for one in told)), None)
     codec = best.encoding if best and (best.encoding not in LATIN or len(sample) >= LEAST_LATIN) else USUAL
     if sample.decode(codec, "replace") == sample.decode(USUAL, "replace"):
         codec = USUAL
     for one in (codec, USUAL):
-        with suppress(UnicodeDecodeError):
-            told = f"Read as {OLDER[one]}, as it is no UTF-8. If letters look wrong, save it as UTF-8."
-            return Decoded(encoded.decode(one), told)
+        if found := decode_as(one, encoded):
+            warning = f"Read as {OLDER[one]}, as it is no UTF-8. If letters look wrong, save it as UTF-8."
+            return Decoded(found.text, " ".join(filter(None, (warning, found.warning))))
     return None
+
+
+def as_symbols(encoded: bytes) -> str:
+    """What the font Symbol shows for these codes."""
+    return "".join(SYMBOL.get(code, "�") for code in encoded)

@@ -66,6 +66,7 @@ class Reader(Text):
         super().__init__()
         self.path: list[str] = []  # tags of the elements around
         self._boxes: list[str] = []  # texts of boxes, added after their paragraph
+        self._raised = False  # above the line
 
     def read(self, encoded: bytes) -> None:
         """Read a whole file.
@@ -105,15 +106,21 @@ class Reader(Text):
 
     def put(self, text: str) -> None:
         """Letters of the text."""
-        self.lines.words(text)
+        (self.lines.raised if self._raised else self.lines.words)(text)
+
+    def raised(self, element: Element) -> None:
+        """Letters above the line."""
+        outer, self._raised = self._raised, True
+        self.children(element)
+        self._raised = outer
 
     def aside(self, element: Element) -> str:
         """What is in an element as a text of its own: of a note, a box or a shape."""
-        outer, self.lines, self._boxes = (self.lines, self._boxes), Lines(), []
+        outer, self.lines, self._boxes, self._raised = (self.lines, self._boxes, self._raised), Lines(), [], False
         self.children(element)
         self.add_boxes()
         text = self.lines.marked().text
-        self.lines, self._boxes = outer
+        self.lines, self._boxes, self._raised = outer
         return text
 
     def box(self, element: Element) -> None:

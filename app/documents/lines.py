@@ -16,6 +16,8 @@ BEGIN, END = "\ufdd0", "\ufdd1"
 NO_MARKS = {ord(BEGIN): None, ord(END): None}
 INDENT = re.compile("[ \t\r\n]*([\xa0\u2002\u2003]{2,})")  # as programs and verse have it after a line break
 MARK = re.compile(f"[{BEGIN}{END}]")
+POWER = re.compile(r"[\d+\-\u2212–/]")  # in letters above the line: more than an ordinal (19th) or a sign of its own
+PLAIN_POWER = re.compile(r"[+\-\u2212–]?\w+[+\-\u2212–]?|\(.*")
 
 
 class Marked(NamedTuple):
@@ -124,6 +126,16 @@ class Lines:
             self._put(" " * len(indent[1]) + words if indent else words)
         if text and text[-1].isspace():
             self._space = True
+
+    def raised(self, text: str, *, in_link: bool = False) -> None:
+        """Add letters above the line: a link to a note as [1], a power as ^6, others, as in 19th, as they are."""
+        bare, inner = text.strip(), self._pieces and not (self._gap or self._space or self._prefix)
+        before = self._pieces[-1][-1:] if inner and bare == text.lstrip() else ""
+        if in_link and bare.isdecimal() and before != "[":
+            text = text.replace(bare, f"[{bare}]")
+        elif (before.isalnum() or before == ")") and POWER.search(bare):
+            text = text.replace(bare, f"^{bare}" if PLAIN_POWER.fullmatch(bare) else f"^({bare})")
+        self.words(text)
 
     def verbatim(self, text: str) -> None:
         """Add text whose line ends and spaces are significant."""

@@ -10,6 +10,7 @@ MAX_LEVELS = 9
 ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"), (10, "x"),
          (9, "ix"), (5, "v"), (4, "iv"), (1, "i"))  # fmt: skip
 BULLET = "•"
+OFF = frozenset(["0", "false", "off"])
 # Those of OpenDocument and of web pages, in Word's terms.
 FORMS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman", "": "none"}
 
@@ -21,6 +22,8 @@ class Level:
     format: str = "bullet"
     pattern: str = ""  # "%1.%2": the numbers of the first two levels
     start: int = 1
+    is_legal: bool = False  # Roman numbers and letters, too, are shown as digits
+    restarts_below: int = MAX_LEVELS  # a paragraph of one of so many levels, from the highest, restarts it
 
 
 @dataclass(slots=True)
@@ -39,21 +42,25 @@ class Numbering:
         if not 0 <= level < len(self.levels):
             return ""
         before = self.counts[level]
-        self.counts[level] = self.levels[level].start if before is None else before + 1
-        self.restart(level + 1)
-        if self.levels[level].format == "bullet":
+        own = self.levels[level]
+        self.counts[level] = own.start if before is None else before + 1
+        for lower in range(level + 1, len(self.levels)):
+            if level < self.levels[lower].restarts_below:
+                self.counts[lower] = None
+        if own.format == "bullet":
             return BULLET
-        if self.levels[level].format == "none":
+        if own.format == "none":
             return ""
 
         def number(place: re.Match[str]) -> str:
             index = int(place[1]) - 1
             if index >= len(self.levels):
                 return ""
-            count = self.counts[index]
-            return written(self.levels[index].start if count is None else count, self.levels[index].format)
+            count, form = self.counts[index], self.levels[index].format
+            form = "decimal" if own.is_legal and form != "decimalZero" else form
+            return written(self.levels[index].start if count is None else count, form)
 
-        return re.sub(r"%([1-9])", number, self.levels[level].pattern)[:MAX_MARKER].strip()
+        return re.sub(r"%([1-9])", number, own.pattern)[:MAX_MARKER].strip()
 
 
 def read_numbering(root: ElementTree.Element | None) -> dict[str, Numbering]:
@@ -87,10 +94,17 @@ def read_levels(kind: ElementTree.Element, usual: Sequence[Level]) -> list[Level
                 format=value(entry, "numFmt") or "decimal",
                 pattern=value(entry, "lvlText")[:MAX_MARKER],
                 start=number_or(value(entry, "start"), 1),
+                is_legal=is_on(entry.find("isLgl")),
+                restarts_below=number_or(value(entry, "lvlRestart"), MAX_LEVELS),
             )
         elif 0 <= level < len(levels):
             levels[level] = replace(levels[level], start=number_or(value(entry, "startOverride"), levels[level].start))
     return levels
+
+
+def is_on(switch: ElementTree.Element | None) -> bool:
+    """Whether a property that is on or off is on."""
+    return switch is not None and switch.get("val", "") not in OFF
 
 
 def value(element: ElementTree.Element, name: str) -> str:

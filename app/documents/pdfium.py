@@ -3,8 +3,8 @@
 import ctypes
 import math
 import re
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
 from typing import BinaryIO
 
 import pypdfium2
@@ -24,6 +24,8 @@ GAP = 0.9  # of the size of a line's letters: spaces are narrower
 LETTER = 0.5  # of the size: what is wider than its letters and a gap may have a gap
 SAMPLED, NEAR = 5, 4  # lines of which one is looked at in any case, lines from a gap
 FULL_PAGE = 1_000  # letters, far more than `quality.py` asks of a page that is no picture
+RAISED, SMALLER = 0.2, 0.85  # of the size of a line's letters: how far above it powers stand, and how small they are
+DIGITS = re.compile(r"\d+")  # a power ends with some
 MOST_NESTED = 3  # forms in which a picture is looked for
 MAX_LABEL, MAX_LANGUAGE = 20, 300  # characters
 LINE = re.compile(rf"[^\r\n{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
@@ -102,20 +104,46 @@ def printed_lines(page: pypdfium2.PdfTextPage) -> list[PrintedLine]:
         whole = PrintedLine(line[0].replace(HYPHEN, "-"), start, end, size)
         length = line.end() - line.start()
         is_wide = end.x - start.x > (LETTER * length + GAP) * size
+        parts = [whole]
+        powers = powers_in(letters, whole, first) if is_known else []
         if is_known and end.x > start.x and (is_wide or number < near or number % SAMPLED == 0):
-            parts = list(pieces(letters, whole, first))
+            parts = list(pieces(letters, whole, first, powers))
             near = number + NEAR if len(parts) > 1 else near
-            printed += parts
-        else:
-            printed.append(whole)
+        elif powers:
+            whole.text = with_powers(whole.text, powers)
+        printed += parts
     return printed
 
 
-def pieces(letters: "Letters", line: PrintedLine, first: int) -> Iterator[PrintedLine]:
+def powers_in(letters: "Letters", line: PrintedLine, first: int) -> list[int]:
+    """Where small digits stand above the line, directly behind a letter: the beginnings of powers and calls of notes.
+
+    Args:
+        first: the number that PDFium gives its first letter.
+    """
+    powers, done = list[int](), 0
+    for number in DIGITS.finditer(line.text):
+        at = number.end()
+        while (is_raised := letters.is_raised(first + at - 1, line)) and at > max(done, 1):
+            at -= 1
+        if at < number.end() and not is_raised and (line.text[at - 1].isalnum() or line.text[at - 1] == ")"):
+            powers.append(at)
+        done = number.end()
+    return powers
+
+
+def with_powers(text: str, powers: Sequence[int], start: int = 0, end: int | None = None) -> str:
+    """A part of a line's text, with "^" before its powers: 10^6."""
+    inside = [at for at in powers if start <= at and (end is None or at < end)]
+    return "^".join(text[one:other] for one, other in pairwise([start, *inside, end]))
+
+
+def pieces(letters: "Letters", line: PrintedLine, first: int, powers: Sequence[int]) -> Iterator[PrintedLine]:
     """A line that runs to the right, parted at its gaps.
 
     Args:
         first: the number that PDFium gives its first letter.
+        powers: see `powers_in`.
     """
     size, x_of = line.size, letters.x
     begun, start, word, word_x = 0, line.start, 0, line.start.x
@@ -126,10 +154,10 @@ def pieces(letters: "Letters", line: PrintedLine, first: int) -> Iterator[Printe
             x - word_x > (LETTER * (end - word) + GAP) * size
             and letters.gap(first + end - 1, first + after) > GAP * size
         ):
-            yield PrintedLine(line.text[begun:end], start, letters.place(first + end - 1), size)
+            yield PrintedLine(with_powers(line.text, powers, begun, end), start, letters.place(first + end - 1), size)
             begun, start = after, letters.place(first + after)
         word, word_x = after, x
-    yield PrintedLine(line.text[begun:], start, line.end, size) if begun else line
+    yield PrintedLine(with_powers(line.text, powers, begun), start, line.end, size)
 
 
 class Letters:
@@ -162,6 +190,11 @@ class Letters:
         """Where a letter begins on its line, in points."""
         raw.FPDFText_GetCharOrigin(self._page, number, self._x, self._y)
         return Place(self._x.value, self._y.value)
+
+    def is_raised(self, number: int, line: PrintedLine) -> bool:
+        """Whether a letter is smaller than the first of its line and stands above it."""
+        raw.FPDFText_GetCharOrigin(self._page, number, self._x, self._y)
+        return self._y.value - line.start.y > RAISED * line.size and self.size(number) < SMALLER * line.size
 
     def size(self, number: int) -> float:
         """The size of a letter as it is printed, in points."""

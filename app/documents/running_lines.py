@@ -9,7 +9,7 @@ outside in. Short pages do not count: the slides of a talk may repeat a title, w
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 Edge = Literal["top", "bottom"]
@@ -33,9 +33,10 @@ def drop_running_lines(pages: Sequence[Sequence[str]]) -> list[list[str]]:
     """The lines of each page without headers, footers and page numbers. Blank lines next to them stay."""
     rest = [list(page) for page in pages]
     edges: tuple[Edge, Edge] = ("top", "bottom")
+    numbered = {index for edge in edges for index in find_running(rest, edge, only_numbers=True)}
     for edge in edges:
         for _ in range(MAX_PEELED):
-            running = find_running(rest, edge)
+            running = find_running(rest, edge, numbered)
             for index in running:
                 outer = outermost(rest[index], edge)
                 rest[index] = rest[index][outer + 1 :] if edge == "top" else rest[index][:outer]
@@ -44,10 +45,24 @@ def drop_running_lines(pages: Sequence[Sequence[str]]) -> list[list[str]]:
     return rest
 
 
-def find_running(pages: Sequence[Sequence[str]], edge: Edge) -> list[int]:
-    """Indices of the pages whose outermost line at an edge is a running line."""
+def find_running(
+    pages: Sequence[Sequence[str]], edge: Edge, numbered: Container[int] = (), *, only_numbers: bool = False
+) -> list[int]:
+    """Indices of the pages whose outermost line at an edge is a running line.
+
+    Args:
+        numbered: pages with a page number alone in its line; what counts beside words there ("Sonnet 18") is text.
+        only_numbers: leave out lines with words.
+    """
     seen: defaultdict[Key, list[int]] = defaultdict(list)  # ascending page indices
-    possible = [set(keys(page, edge, index)) for index, page in enumerate(pages)]
+    possible = [
+        {
+            key
+            for key in keys(page, edge, index)
+            if is_number(key) or not (only_numbers or (key.offset is not None and index in numbered))
+        }
+        for index, page in enumerate(pages)
+    ]
     for index, (page, found) in enumerate(zip(pages, possible, strict=True)):
         is_full = sum(map(bool, page)) >= FULL_PAGE
         for key in found:

@@ -45,6 +45,7 @@ HEAD_BYTES = 4096  # enough for every signature below
 AS_CSV, AS_PPTX = "Save the sheets you need as CSV and use that.", "Save it as .pptx or PDF and use that."
 WORKBOOK = Other("an Excel workbook", AS_CSV)
 WEB_ARCHIVE = Other("a web archive (MHTML)", "Save the page as HTML alone, or print it to PDF, and use that.")
+E_MAIL = Other("an e-mail with packed parts", "Print it to PDF, or save its text, and use that.")
 XPS = Other("an XPS document", "Print or save it as PDF and use that.")
 
 ARCHIVE = re.compile(rb"PK(?:\x03\x04|\x05\x06)")
@@ -102,7 +103,12 @@ HEADS: tuple[tuple[bytes, Kind | Other], ...] = (
     (rb"\s*\{\\rtf", "rtf"),
     (rb"\x1f\x8b|BZh\d1AY&SY|7z\xbc\xaf|\xfd7zXZ|Rar!\x1a\x07", Other("a compressed archive")),
     (rb".{60}BOOKMOBI", Other("a Kindle book")),
-    (rb"From: <Saved by |MIME-Version: 1\.0\s+Content-Type: multipart/related", WEB_ARCHIVE),
+    (rb"From: .?Saved by |MIME-Version: 1\.0\s+Content-Type: multipart/related", WEB_ARCHIVE),
+    (
+        rb"(?:From [^\n]*\n)?(?:[\w-]+:[^\n]*\n|[ \t][^\n]*\n)*?"
+        rb"(?i:Content-(?:Type:\s*multipart/|Transfer-Encoding:\s*(?:base64|quoted-printable)))",
+        E_MAIL,
+    ),
     (rb"AT&TFORM", Other("a DjVu document")),
     (rb"%!PS", Other("a PostScript file")),
     (rb"\x89PNG|\xff\xd8\xff|GIF8[79]a|II\*\x00|MM\x00\*|RIFF.{4}WEBP|BM.{4}\x00{4}", Other("an image")),

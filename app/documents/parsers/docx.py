@@ -12,13 +12,15 @@ from typing import BinaryIO
 from xml.etree.ElementTree import Element
 
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused
+from app.documents.charset import SYMBOL
 from app.documents.elements import Reader
 from app.documents.messages import Message
-from app.documents.numbering import Numbering, number_or, read_numbering, value
+from app.documents.numbering import Numbering, is_on, number_or, read_numbering, value
 from app.documents.strict_xml import DAMAGED, optional, related, stated
 
 SIGNS = {"noBreakHyphen": "-", "ptab": "    ", "tab": "    "}
 OF_EQUATIONS = {"num": "", "den": "/", "sub": "_", "sup": "^"}  # parts that stand above or below others, with a sign
+BRACKETS = (("begChr", "("), ("sepChr", "|"), ("endChr", ")"))  # of equations, unless they name others
 HEADING_LEVELS = range(9)  # outline level 9 is running text
 MOST_BASES = 20  # styles below a style
 # Deleted or moved away; fallbacks for older programs; pronunciations of characters.
@@ -26,15 +28,7 @@ LEFT_OUT = frozenset(["del", "moveFrom", "Fallback", "rt"])
 # Styles and fonts of programs: their lines and spaces stay.
 CODE_STYLES = frozenset(["html preformatted", "preformatted text", "source code", "code", "macro", "macro text"])
 MONOSPACED = ("mono", "courier", "consol", "menlo", "monaco", "typewriter", "fixed", "terminal", "source code")
-OFF = frozenset(["0", "false", "off"])
-# The Greek letters that the font Symbol shows for Latin ones.
-SYMBOL = dict(
-    zip(
-        "abgdezhqiklmnxoprstufcywABGDEZHQIKLMNXOPRSTUFCYW",
-        "αβγδεζηθικλμνξοπρστυφχψωΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ",
-        strict=True,
-    )
-)
+WINGDINGS = dict(zip(b"JL\xa8\xd8\xdf\xe0\xe8\xef\xf0\xfb\xfc\xfe", "☺☹◻➢←→➔⇦⇨✗✓☑", strict=True))  # the usual ones
 
 
 def read(stream: BinaryIO) -> Iterator[Message]:
@@ -134,13 +128,35 @@ class Body(Reader):
     def part_of_equation(self, element: Element) -> None:
         """A part of an equation that is no line of its own here: a/(b+c), x^2."""
         letters = "".join(part.text or "" for part in element.iter("t"))
-        opens, closes = ("", "") if letters.isalnum() else ("(", ")")
+        opens, closes = ("", "") if len(letters) == 1 or letters.isdecimal() else ("(", ")")
         if letters:
             self.put(OF_EQUATIONS[element.tag] + opens)
             self.children(element)
             self.put(closes)
 
     on_num = on_den = on_sub = on_sup = part_of_equation
+
+    def on_rad(self, element: Element) -> None:
+        """A root: √(x), √[3](x)."""
+        degree = "".join(part.text or "" for part in element.iterfind("deg//t"))
+        self.put("√" + (f"[{degree}](" if degree else "("))
+        for part in element.iterfind("e"):
+            self.children(part)
+        self.put(")")
+
+    def on_nary(self, element: Element) -> None:
+        """A sum, an integral and the like, with its limits."""
+        self.put(value(element, "naryPr/chr") or "∫")
+        self.children(element)
+
+    def on_d(self, element: Element) -> None:
+        """Parts of an equation in brackets."""
+        own = {sign.tag: sign.get("val", "") for sign in element.iterfind("dPr/*")}
+        begin, apart, end = (own.get(name, usual) for name, usual in BRACKETS)
+        for number, part in enumerate(element.iterfind("e")):
+            self.put(apart if number else begin)
+            self.children(part)
+        self.put(end)
 
     def on_p(self, element: Element) -> None:
         """A paragraph."""
@@ -177,9 +193,10 @@ class Body(Reader):
 
     def on_r(self, element: Element) -> None:
         """A run."""
-        vanish = element.find("rPr/vanish")
-        outer, self._hidden = self._hidden, vanish is not None and vanish.get("val", "") not in OFF
-        self.children(element)
+        outer, self._hidden = self._hidden, is_on(element.find("rPr/vanish"))
+        position = element.find("rPr/vertAlign")
+        above = position is not None and position.get("val") == "superscript"
+        (self.raised if above else self.children)(element)
         self._hidden = outer
 
     def on_t(self, element: Element) -> None:
@@ -191,7 +208,7 @@ class Body(Reader):
     def put(self, text: str) -> None:
         """Text, unless it is hidden; in a program as it is."""
         if not self._hidden:
-            (self.lines.verbatim if self._style.is_code else self.lines.words)(text)
+            (self.lines.verbatim if self._style.is_code else super().put)(text)
 
     def on_br(self, element: Element) -> None:
         """The end of a line, a column or a page."""
@@ -205,8 +222,8 @@ class Body(Reader):
     def on_sym(self, element: Element) -> None:
         """A sign of a font of signs in plain letters; if there is none, the sign for a lost character."""
         code = re.fullmatch(r"(?:F0|00)?([0-9A-F]{2})", element.get("char", ""), re.IGNORECASE)
-        letter = chr(int(code[1], 16)) if code and element.get("font") == "Symbol" else ""
-        self.put(SYMBOL.get(letter, "�"))
+        signs = {"Symbol": SYMBOL, "Wingdings": WINGDINGS}.get(element.get("font", ""), {})
+        self.put(signs.get(int(code[1], 16) if code else 0, "�"))
 
     def on_footnoteReference(self, element: Element) -> None:
         """The call of a note."""

@@ -103,6 +103,7 @@ class Book(Reader):
         self.lines.border(2)
 
     on_image, on_table, on_tr, on_td, on_th = Reader.image, Reader.table, Reader.row, Reader.cell, Reader.cell
+    on_sup = Reader.raised
 
 
 def note_of(link: Element) -> str:

@@ -22,10 +22,12 @@ BLOCKS = frozenset([
     "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr",
     "legend", "main", "nav", "ol", "p", "pre", "section", "summary", "table", "ul",
 ])  # fmt: skip
-DROPPED = frozenset(["audio", "head", "iframe", "rp", "rt", "script", "style", "svg", "template", "title", "video"])
+DROPPED = frozenset(
+    ["annotation", "audio", "head", "iframe", "rp", "rt", "script", "style", "svg", "template", "title", "video"]
+)
 IN_HEAD = frozenset(["base", "link", "meta", "noscript", "script", "style", "template", "title"])
 # Parts of a web page outside its text. Only elements that must be closed: an unclosed one would swallow the page.
-AROUND = frozenset(["annotation", "button", "dialog", "footer", "nav", "noscript", "select", "textarea"])
+AROUND = frozenset(["button", "dialog", "footer", "nav", "noscript", "select", "textarea"])
 HIDEABLE = frozenset(["aside", "div", "form", "header", "section", "span", "table", "ul"])
 ROLES_AROUND = frozenset(["contentinfo", "dialog", "navigation", "search"])
 QUOTED = frozenset(["article", "blockquote", "main", "section"])  # footers inside these belong to the text
@@ -34,6 +36,11 @@ SECTION = "<![CDATA["
 LINE_NUMBERS = frozenset(["linenos", "linenodiv", "lineno"])  # classes of Pygments: numbers beside a program's lines
 VERSE = frozenset(["line", "verse", "poetry-line", "poem-line", "verse-line"])  # classes of a block that is one line
 ANCHORS = frozenset("#¶§")  # the text of a link from a heading to itself
+# Signs before the parts of formulas that stand above, below or under something (MathML 3, 3.3 and 3.4).
+FORMULAS = {
+    "mfrac": ("", "/"), "msqrt": ("√",), "msub": ("", "_"), "msup": ("", "^"), "msubsup": ("", "_", "^"),
+    "munder": ("", "_"), "munderover": ("", "_", "^"),
+}  # fmt: skip
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 Attributes = list[tuple[str, str | None]]
 
@@ -91,6 +98,8 @@ class Markup(HTMLParser, Text):
         self._pre = 0
         self._pre_begins = False
         self._verse = ""  # the element that is one line of verse
+        self._raised = ""  # the element whose letters are above the line
+        self._formula: list[list[str]] = []  # of each open element of a formula: its name, and signs of its next parts
         self._lists: list[tuple[int, str]] = []  # the number of the last item and its form; "": an unnumbered list
 
     def handle_starttag(self, tag: str, attrs: Attributes) -> None:
@@ -113,6 +122,11 @@ class Markup(HTMLParser, Text):
         if tag in HEADINGS:
             self.lines.heading(HEADINGS[tag])
         self._in_link |= tag == "a"
+        values = dict(attrs)
+        if tag == "sup" or (tag == "a" and "noteref" in f"{values.get('epub:type')} {values.get('role')}"):
+            self._raised = self._raised or tag
+        if self._formula or tag == "math":
+            self._begin_part(tag)
         match tag:
             case "br" if self._pre:
                 self.lines.verbatim("\n")
@@ -153,6 +167,10 @@ class Markup(HTMLParser, Text):
             return
         self._quoted -= tag in QUOTED and self._quoted > 0
         self._in_link &= tag != "a"
+        self._raised = "" if tag == self._raised else self._raised
+        if self._formula and tag == self._formula[-1][0]:
+            del self._formula[-1]
+            self.lines.words(")" if tag == "mrow" and self._formula and self._formula[-1][0] in FORMULAS else "")
         if tag in HEADINGS:
             self.lines.end_of_heading()
         match tag:
@@ -178,14 +196,25 @@ class Markup(HTMLParser, Text):
         if self._pre:
             self.lines.verbatim(data.removeprefix("\n") if self._pre_begins else data)
             self._pre_begins = False
+        elif self._raised:
+            self.lines.raised(data, in_link=self._in_link)
         elif not (self._in_link and self.lines.in_heading and data.strip() in ANCHORS):
             self.lines.words(data)
 
     def _border(self, tag: str, *, is_verse: bool) -> None:
         """A block begins or ends. Between lines of verse, and blocks within a program, there is no empty line."""
-        self._verse = tag if is_verse else ""
+        self._verse, self._raised = tag if is_verse else "", ""
+        self._formula.clear()
         within = tag in ("dt", "dd") or (tag in ("ol", "ul") and self._lists) or (self._pre and tag != "pre")
         self.lines.border(1 if within or is_verse else 2)
+
+    def _begin_part(self, tag: str) -> None:
+        """An element of a formula, behind the sign that its place has."""
+        outer, *signs = self._formula[-1] if self._formula else [""]
+        if outer in FORMULAS:
+            self.lines.words((signs[0] if signs else "") + ("(" if tag == "mrow" else ""))
+            del self._formula[-1][1:2]
+        self._formula.append([tag, *FORMULAS.get(tag, ())])
 
     def _is_around(self, tag: str, attributes: Attributes) -> bool:
         if tag in AROUND:

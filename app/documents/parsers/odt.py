@@ -4,20 +4,26 @@ Without tracked deletions, hidden text and comments. Numbers of headings and lis
 the text; notes follow the text.
 """
 
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import BinaryIO
 from xml.etree.ElementTree import Element
 
-from app.documents.archive import MAX_TOTAL_BYTES, Archive, Refused
+from app.documents.archive import MAX_TOTAL_BYTES, Archive, BadEntry, Refused
+from app.documents.charset import decode_markup
 from app.documents.elements import Reader
 from app.documents.messages import Message
 from app.documents.numbering import FORMS, MAX_LEVELS, Level, Numbering, number_or
+from app.documents.parsers.html import read_markup
 from app.documents.strict_xml import optional, stated
 
 BULLETS = frozenset(["list-level-style-bullet", "list-level-style-image"])
 LEVELS = BULLETS | {"list-level-style-number", "outline-level-style"}
 IN_LINE = frozenset(["a", "h", "p", "span"])
 SIGNS = {"s": " ", "tab": " "}
+RAISED = re.compile("super|[1-9]")  # a position of text
+FORMULA, MAX_HEAD = re.compile(r"<(?:\w{1,20}:)?math[\s>]"), 1_000  # characters
 OUTLINE = "outline"
 CONTENT, STYLES, META, MANIFEST = "content.xml", "styles.xml", "meta.xml", "META-INF/manifest.xml"
 
@@ -32,7 +38,7 @@ def read(stream: BinaryIO) -> Iterator[Message]:
         raise Refused("no container")
     styles = Styles()
     styles.add(optional(archive, STYLES))  # only numbers and titles need them
-    body = Body(styles)
+    body = Body(styles, archive)
     body.read(archive.read(CONTENT))
     title, body.authors, body.language = stated(optional(archive, META))
     body.title = title or body.title
@@ -44,6 +50,7 @@ class Styles:
 
     def __init__(self) -> None:
         self.hidden: set[str] = set()
+        self.raised: set[str] = set()  # above the line
         self.parents: dict[str, str] = {}
         self.lists: dict[str, list[Level]] = {}
 
@@ -54,8 +61,11 @@ class Styles:
             name = style.get("name", "")
             if style.tag == "style":
                 self.parents[name] = style.get("parent-style-name", "")
-                if any(properties.get("display") == "none" for properties in style.iter("text-properties")):
-                    self.hidden.add(name)
+                for properties in style.iter("text-properties"):
+                    if properties.get("display") == "none":
+                        self.hidden.add(name)
+                    if RAISED.match(properties.get("text-position", "")):
+                        self.raised.add(name)
             elif style.tag in ("list-style", "outline-style"):
                 self.lists[OUTLINE if style.tag == "outline-style" else f"list {name}"] = levels_of(style)
 
@@ -76,8 +86,9 @@ class Body(Reader):
     )  # fmt: skip
     signs = SIGNS
 
-    def __init__(self, styles: Styles) -> None:
+    def __init__(self, styles: Styles, archive: Archive) -> None:
         super().__init__()
+        self._archive = archive
         self._styles = styles
         self._outline = Numbering()
         self._lists: list[Numbering] = []  # the open ones
@@ -113,6 +124,10 @@ class Body(Reader):
         if not self._paragraphs:
             self.add_boxes()
 
+    def on_span(self, element: Element) -> None:
+        """A piece of a paragraph with a style of its own."""
+        (self.raised if element.get("style-name") in self._styles.raised else self.children)(element)
+
     def on_line_break(self, element: Element) -> None:
         """The end of a line."""
         self.lines.line_break()
@@ -128,6 +143,17 @@ class Body(Reader):
         self.box(element)
         if not self._paragraphs:
             self.add_boxes()
+
+    def on_object(self, element: Element) -> None:
+        """An object of another program: the text of a formula, else a picture."""
+        name, markup = self._archive.find("", f"{element.get('href', '')}/{CONTENT}"), ""
+        if name:
+            with suppress(BadEntry, AssertionError):
+                markup = decode_markup(self._archive.read(name)) or ""
+        if FORMULA.search(markup[:MAX_HEAD]):
+            self.put(read_markup(markup).lines.marked().text)
+        else:
+            self.image(element)
 
     def on_list(self, element: Element) -> None:
         """A list; one in another has its numbering, unless it names one."""
@@ -165,7 +191,7 @@ class Body(Reader):
                 self.add_title(text)
 
     on_h, on_table, on_table_row, on_table_cell = on_p, Reader.table, Reader.row, Reader.cell
-    on_image = on_object = on_object_ole = on_plugin = Reader.image
+    on_image = on_object_ole = on_plugin = Reader.image
 
 
 def levels_of(style: Element) -> list[Level]:

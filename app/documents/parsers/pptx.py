@@ -140,6 +140,12 @@ class Slide(Reader):
         """The end of a line."""
         self.lines.line_break()
 
+    def on_r(self, element: Element) -> None:
+        """A run."""
+        properties = element.find("rPr")
+        above = properties is not None and number_or(properties.get("baseline"), 0) > 0
+        (self.raised if above else self.children)(element)
+
     def on_t(self, element: Element) -> None:
         """Text of a paragraph; that of a point of a diagram has paragraphs in it."""
         text = element.text or ""
@@ -152,7 +158,7 @@ class Slide(Reader):
             self._numbers.restart(self._level + (bullet not in ("", BULLET)))
             if bullet and "tc" not in self.path[-6:] and not self._as_notes:
                 self.lines.item(self._level, bullet)
-        self.lines.words(text)
+        self.put(text)
 
     def _next_number(self, attributes: dict[str, str]) -> str:
         kind, number = attributes.get("type", ""), f"%{self._level + 1}"

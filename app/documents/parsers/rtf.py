@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from app.documents.archive import Refused, read_most
+from app.documents.charset import as_symbols
 from app.documents.elements import LONGEST_TITLE, Text
 from app.documents.lines import Lines, clean
 from app.documents.messages import Message
@@ -41,7 +42,7 @@ SIGNS = {
 }  # fmt: skip
 ESCAPED = {"{": "{", "}": "}", "\\": "\\", "~": " ", "_": "-", "\t": " "}
 CHARSETS = {  # of fonts
-    2: "symbol", 77: "mac-roman", 128: "cp932", 129: "cp949", 130: "johab", 134: "gbk", 136: "big5hkscs", 161: "cp1253",
+    2: "cp1252", 77: "mac-roman", 128: "cp932", 129: "cp949", 130: "johab", 134: "gbk", 136: "big5hkscs", 161: "cp1253",
     162: "cp1254", 163: "cp1258", 177: "cp1255", 178: "cp1256", 186: "cp1257", 204: "cp1251", 222: "cp874",
     238: "cp1250", 254: "cp437", 255: "cp850",
 }  # fmt: skip
@@ -51,6 +52,7 @@ PAGES = {
     936: "gbk", 1361: "johab", 10000: "mac-roman", 10007: "mac-cyrillic", 65001: "utf-8",
 }  # fmt: skip
 MARKERS = str.maketrans({code: "•" for code in (*range(0xF020, 0xF100), 0xB7)})
+SYMBOLS = "Symbol"  # the name of a font, and as a codec its letters
 MOST_BASES = 20  # styles below a style
 MAX_BYTES = 200_000_000  # pictures are written as digits
 
@@ -72,6 +74,7 @@ class Group:
     fallback: int = 1  # characters after \\u that stand for it
     hidden: bool = False
     deleted: bool = False
+    raised: bool = False  # above the line
     is_note: bool = False  # the group of a note itself, not those inside
 
 
@@ -158,11 +161,10 @@ class Rtf(Text):
 
     def _flush(self) -> None:
         if self._pending:
-            font = self._default if self._group.font is None else self._group.font
-            codec = self._fonts.get(font) or self._codec
-            text = self._pending.decode("cp1252" if codec == "symbol" else codec, "replace")
+            codec = self._codec_now
+            pending = bytes(self._pending)
             self._pending.clear()
-            self._put(text)
+            self._put(as_symbols(pending) if codec == SYMBOLS else pending.decode(codec, "replace"))
 
     def _put(self, text: str) -> None:
         """Text, to where the group's text belongs."""
@@ -172,7 +174,7 @@ class Rtf(Text):
                 if not place.begun and not text.isspace():
                     self._begin_paragraph()
                 if place.begun:
-                    self.lines.words(text)
+                    (self.lines.raised if group.raised else self.lines.words)(text)
             case "marker":
                 place.marker += text
             case "title":
@@ -181,6 +183,8 @@ class Rtf(Text):
                 self.authors = ["".join([*self.authors, text])[:LONGEST_TITLE]]
             case "styles":
                 self._style.name += text[:100]
+            case "fonts" if text.strip(" ;") == SYMBOLS:
+                self._fonts[self._number] = SYMBOLS
 
     def _sign(self, sign: str) -> None:
         if sign == "*":
@@ -245,7 +249,9 @@ class Rtf(Text):
             case "text", "ilvl":
                 place.paragraph.list_level = max(0, number or 0)
             case _, "u" if number is not None:
-                self._put(chr(number % 0x10000))
+                letter = chr(number % 0x10000)
+                is_sign = self._codec_now == SYMBOLS and "\uf020" <= letter <= "\uf0ff"
+                self._put(as_symbols(bytes([ord(letter) % 0x100])) if is_sign else letter)
                 self._skip = group.fallback
             case _, "uc":
                 group.fallback = min(max(0, number or 0), 9)
@@ -259,12 +265,19 @@ class Rtf(Text):
                 self._default = number or 0
             case _, "v":
                 group.hidden = number != 0
+            case _, "super" | "nosupersub" | "sub":
+                group.raised = word == "super" and number != 0
             case _, "deleted":
                 group.deleted = number != 0
             case _, "plain":
-                group.hidden, group.deleted, group.font = False, False, None
+                group.hidden, group.deleted, group.raised, group.font = False, False, False, None
             case _ if word in SIGNS:
                 self._put(SIGNS[word])
+
+    @property
+    def _codec_now(self) -> str:
+        """Of the group's font, else of the document."""
+        return self._fonts.get(self._default if self._group.font is None else self._group.font) or self._codec
 
     @property
     def _style(self) -> Paragraph:
@@ -322,7 +335,7 @@ class Rtf(Text):
         self._put(f"[{self.calls[note]}]")
         self._outer.append((note, self.lines, self._place))
         self.lines, self._place = Lines(), Place()
-        self._group.is_note = True
+        self._group.is_note, self._group.raised = True, False
 
     def _begin_group(self) -> None:
         self._skip = 0

@@ -70,6 +70,10 @@ NUMBERING = part(
         )
     )
     + '<w:abstractNum w:abstractNumId="4"><w:numStyleLink w:val="S2"/></w:abstractNum>'
+    '<w:abstractNum w:abstractNumId="7"><w:lvl w:ilvl="0"><w:numFmt w:val="upperRoman"/>'
+    '<w:lvlText w:val="Article %1."/></w:lvl><w:lvl w:ilvl="1"><w:numFmt w:val="decimalZero"/>'
+    '<w:lvlRestart w:val="0"/><w:isLgl/>'
+    '<w:lvlText w:val="Section %1.%2"/></w:lvl></w:abstractNum>'
     + "".join(
         f'<w:num w:numId="{n}"><w:abstractNumId w:val="{kind}"/><w:lvlOverride w:ilvl="0">{own}</w:lvlOverride></w:num>'
         for n, kind, own in (
@@ -77,6 +81,7 @@ NUMBERING = part(
             (2, 2, ""),
             (3, 3, ""),
             (4, 4, ""),
+            (7, 7, ""),
             (5, 2, '<w:startOverride w:val="9"/>'),
             (6, 2, '<w:lvl w:ilvl="0"><w:numFmt w:val="upperLetter"/><w:lvlText w:val="(%1)"/></w:lvl>'),
         )
@@ -103,12 +108,17 @@ OPEN_STYLES = (
     'text:display-levels="2"/></text:list-style><text:outline-style style:name="Outline"><text:outline-level-style '
     'text:level="1" style:num-format="I" style:num-prefix="Part "/></text:outline-style>'
     '<style:style style:name="H"><style:text-properties text:display="none"/></style:style>'
+    '<style:style style:name="U"><style:text-properties style:text-position="super 58%"/></style:style>'
+    '<style:style style:name="D"><style:text-properties style:text-position="-33% 58%"/></style:style>'
 )
 OPEN_NOTE = (
     "<text:note><text:note-citation>*</text:note-citation>"
     "<text:note-body><text:p>{}</text:p></text:note-body></text:note>"
 )
-RTF_STYLES = r"{\stylesheet{\s1 heading 1;}{\s5\sbasedon1 Own;}{\s6\sbasedon6 Loop;}{\*\cs9 heading 1;}}"
+RTF_STYLES = (
+    r"{\fonttbl{\f3\froman\fcharset2 Symbol;}{\f4\fcharset2 Wingdings;}}"
+    r"{\stylesheet{\s1 heading 1;}{\s5\sbasedon1 Own;}{\s6\sbasedon6 Loop;}{\*\cs9 heading 1;}}"
+)
 RTF_ROW = r"\trowd\cellx1\cellx2\pard\intbl %s\cell %s\cell\row"
 FB2_NOTES = (
     '<body name="notes"><title><p>Notes</p></title><section id="n1"><title><p>1</p></title><p>Small.</p></section>'
@@ -169,6 +179,7 @@ def test_a_table_comes_row_by_row_in_every_format(kind: str, tmp_path: Path) -> 
     assert text.replace("\n |", "\n|") == "Ship | Cargo\nKestrel | tea\n| salt"
 
 
+RAISED = '<w:vertAlign w:val="superscript"/>'
 DELETED = '<w:del w:id="1"><w:r><w:delText>old </w:delText></w:r></w:del>'
 ENDS = "<w:rPr><w:del w:id='2'/></w:rPr>"  # its end is deleted
 CHANGED = f"<w:moveFrom>{run('away ')}</w:moveFrom><w:ins>{run('new ')}</w:ins><w:moveTo>{run('here')}</w:moveTo>"
@@ -178,6 +189,17 @@ SUMS = '<m:oMath xmlns:m="x">{}</m:oMath>'.format(
         *(f"<m:r><m:t>{letters}</m:t></m:r>" for letters in ("a", "b+c", "10", "6"))
     )
 )
+TEXT = "<m:e><m:r><m:t>{}</m:t></m:r></m:e>"
+ROOTS = "".join(
+    (
+        f"<m:d>{TEXT.format('a')}{TEXT.format('b')}</m:d>",
+        '<m:nary><m:naryPr><m:chr m:val="∑"/></m:naryPr><m:sub><m:r><m:t>i</m:t></m:r></m:sub><m:sup><m:r><m:t>9</m:t>',
+        '</m:r></m:sup><m:e><m:d><m:dPr><m:begChr m:val="["/><m:endChr m:val="]"/></m:dPr>',
+        f"{TEXT.format('x')}</m:d></m:e></m:nary><m:rad><m:deg/>{TEXT.format('y')}</m:rad>",
+        f"<m:rad><m:deg><m:r><m:t>3</m:t></m:r></m:deg>{TEXT.format('z')}</m:rad><m:nary>{TEXT.format('w')}</m:nary>",
+    )
+)
+ROOTS = f'<m:oMath xmlns:m="x">{ROOTS}</m:oMath>'
 HIDDEN = run("hidden", "<w:vanish/>") + run(" shown", '<w:vanish w:val="0"/>')
 CHOICE = f"<AlternateContent><Choice>{run(' new')}</Choice><Fallback>{run(' old')}</Fallback></AlternateContent>"
 INNER = f"<text:list-item><text:p>two</text:p>{a_list('in')}</text:list-item>"
@@ -198,6 +220,7 @@ CASES = [
      "4. a\n5. b | • c"),
     ("docx", f"<w:p>{run('Text')}{FIELD}{HIDDEN}{CHOICE}</w:p>", "Text shown new"),
     ("docx", f"<w:p>{run('It is ')}{SUMS}</w:p>", "It is a/(b+c)10^6"),
+    ("docx", f"<w:p>{run('f')}{ROOTS}</w:p>", "f(a|b)∑_i^9[x]√(y)√[3](z)∫w"),
     ("docx", word("", "Before  it.") + word("Code", "def f():") + word("Sub", "    if  x:") + word("Code", "")
      + word("Pre", "").replace("<w:t ", "<w:tab/><w:t ").replace("></w:t>", ">return 1</w:t>")
      + word("Plain", "After  it."), "Before it.\n\ndef f():\n    if  x:\n\n    return 1\n\nAfter it."),
@@ -205,6 +228,14 @@ CASES = [
      '<w:footnoteReference w:id="2"/></w:r></w:p>', "Tea[1] and[2]\n\nNotes\n\n[1] End.\n\nMore.\n\n[2] Foot."),
     ("docx", f'<w:p>{run("a")}<w:r><w:noBreakHyphen/><w:br/><w:sym w:font="Symbol" w:char="F061"/><w:txbxContent>'
      f"{word('', 'In a box.')}</w:txbxContent></w:r></w:p>{word('', 'z')}", "a-\nα\n\nIn a box.\n\nz"),
+    ("docx", '<w:p><w:sym w:font="Symbol" w:char="F0A3"/><w:sym w:font="Wingdings" w:char="F0E0"/>'
+     '<w:sym w:font="Webdings" w:char="F0E0"/></w:p>', "≤→�"),
+    ("docx", f'<w:p>{run("10")}{run("-6", RAISED)}{run(" on the 19")}{run("th", RAISED)}{run(" x")}{run("n+1", RAISED)}'
+     "</w:p>", "10^-6 on the 19th x^(n+1)"),
+    ("docx", "".join(item("x", 7, level) for level in (0, 1, 1, 0, 1)),
+     "Article I. x\n  Section 1.01 x\n  Section 1.02 x\nArticle II. x\n  Section 2.03 x"),
+    ("odt", '<text:p>10<text:span text:style-name="U">6</text:span> to<text:span text:style-name="D">2</text:span>'
+     "</text:p>", "10^6 to2"),
     ("odt", f'<text:list text:style-name="L">{a_list("one")[11:-12]}{INNER}</text:list><text:p>Go.</text:p>'
      + a_list("three", more=' text:style-name="L" text:continue-numbering="true"') + a_list("free"),
      "1. one\n2. two\n  2.a) in\n\nGo.\n\n3. three\n• free"),
@@ -225,6 +256,8 @@ CASES = [
     ("rtf", r"\pard {\f0 \'e8}\'e9\par", "иé"),  # the font's character set
     ("rtf", r"\pard \uc2\u26481 \'93\'8c\uc0\u20140 x\par", "東京x"),
     ("rtf", r"\pard \u55357 ?\u56832 ?\par", "\N{GRINNING FACE}"),
+    ("rtf", r"\pard 10{\super 6} 19\super th\nosupersub  "
+     r"{\f3 p\'a30,\u-3933 ?\'b1}\f4\'a7\par", "10^6 19th π≤0,≤±§"),
     ("rtf", r"\pard {\f1 a{\*\cs7 b}\*\cs7 c{\*\other d}}\par", "abc"),
     ("rtf", r"\pard a\~b\_c\-d\{e\}\par", "a b-cd{e}"),
     ("rtf", r"\pard Boats{\super\chftn}{\*\footnote\chftn \pard Small.\par} came.\par",
@@ -240,6 +273,7 @@ CASES = [
      "a | b | c\nb | c\n\nEnd."),
     ("fb2", f"<section><p>a</p>{POEM}<empty-line/><subtitle>* * *</subtitle><p>b</p></section>",
      "a\n\nOne\ntwo\n\nthree\n\nReed\n\n* * *\n\nb"),
+    ("fb2", "<p>10<sup>6</sup></p>", "10^6"),
     ("fb2", "<p>caf&eacute;&nbsp;&amp; bar &harbour;</p>", "café & bar &harbour;"),
     ("fb2", '<p>Boats<a type="note" l:href="#n1">*</a> came.</p>',
      "Boats[1] came.\n\nNotes\n\nNotes\n\n[1] Small.\n\nLonely."),
@@ -252,6 +286,7 @@ CASES = [
      + NUMBER.format("", "alphaLcParenR", ' startAt="3"') + "<a:r><a:t>d</a:t></a:r></a:p><a:p>"
      + NUMBER.format(' lvl="1"', "romanUcPeriod", "") + "<a:r><a:t>deep</a:t></a:r></a:p><a:p><a:r><a:t>last</t>",
      "T\n\n• one\n  • in\nnone\nc) c\nd) d\n  I. deep\n• last"),
+    ("pptx", "<t>10</a:t></a:r>" + '<a:r><a:rPr baseline="30000"/><a:t>6</t>', "T\n\n• 10^6"),
     ("html", "<div><h2>Chapter 1:\n  The Quay</h2><p>The <i>old</i> pilot<b>s</b>\n stood.</p><p/>\n<p>He.</p></div>",
      "Chapter 1: The Quay\n\nThe old pilots stood.\n\nHe."),
     ("html", "<p>Bring:</p><ol start='3'><li>rope<ul><li>long</li><li></li></ul></li><li><p>salt</p></li></ol>"
@@ -263,6 +298,13 @@ CASES = [
     ("html", '<p>a</p><div><div class="line">Tiger</div><div class="line">bright</div></div><p>b</p>',
      "a\n\nTiger\nbright\n\nb"),
     ("html", '<div><p class="verse x">One</p><p class="verse">two</p></div><p class="versed">3</p>', "One\ntwo\n\n3"),
+    ("html", "<p>10<sup>6</sup>, 19<sup>th</sup>, <sup>2</sup>, m<sup>2+n</sup><sub>2</sub>, 1998<sup><a href='#n'>3"
+     "</a>,<a>4</a></sup>, 1999<a href='#m' epub:type='noteref'>5</a><sup><a>[<i>6</i>]</a></sup>, 7<sup>*</p>"
+     "<p>1<b>2</b></p>",
+     "10^6, 19th, 2, m^(2+n)2, 1998[3],[4], 1999[5][6], 7*\n\n12"),
+    ("html", "<p><math><semantics><mrow><mfrac><mn>1</mn><mrow><mi>x</mi><mo>+</mo><mn>2</mn></mrow></mfrac><mo>=</mo>"
+     "<msup><mi>e</mi><mn>2</mn></msup><msqrt><mi>a</mi></msqrt></mrow><annotation encoding='application/x-tex'>e"
+     "</annotation></semantics></math>.</p>", "1/(x+2)=e^2√a."),
     ("html", "<p>One,<br/>&#160;&#160;two<br/> &emsp;&emsp;three &#160; four</p>", "One,\n  two\n  three four"),
     ("html", '<table><tr><td class="linenos"><div><pre>1\n2</pre></div></td><td class="code"><pre>def f():\n    pass'
      "</pre></td></tr></table>", "def f():\n    pass"),
@@ -306,6 +348,14 @@ def test_texts_are_what_a_reader_sees(kind: str, body: str, text: str, tmp_path:
 def test_headings_are_chapters(kind: str, body: str, chapters: list[str], tmp_path: Path) -> None:
     document = opened(tmp_path, kind, content_of(kind, body))
     assert [chapter.title for chapter in document.chapters] == chapters and not document.has_own_pages
+
+
+def test_a_formula_of_an_open_document_is_text_and_another_object_a_picture(tmp_path: Path) -> None:
+    body = "".join(f'<text:p>{WORDS}<draw:object xlink:href="./{name}"/>.</text:p>' for name in ("A", "B", "C"))
+    math = "<math><mfrac><mn>1</mn><mi>x</mi></mfrac></math>"
+    files = {"A/content.xml": math, "B/content.xml": f"<office:document-content>{' ' * 1000}{math}"}
+    document = opened(tmp_path, "odt", odt(body, files))
+    assert document.text == f"{WORDS}1/x.\n\n{WORDS}.\n\n{WORDS}."
 
 
 def test_slides_are_pages_with_labels_notes_and_diagrams(tmp_path: Path) -> None:

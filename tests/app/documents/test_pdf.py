@@ -156,6 +156,14 @@ def test_what_pdfium_cannot_open_or_crashes_on_is_read_by_pypdf_and_says_so(
 # -------------------- on the paper
 
 
+def test_small_letters_above_the_line_are_powers_if_they_are_digits(make_pdf: MakePdf) -> None:
+    pieces = (("10", 11, 0), ("-6", 7, 4), (" and 24 m", 11, 0), ("2", 7, 4), (" on the 19", 11, 0), ("th", 7, 4),
+              (", H", 11, 0), ("2", 7, -3), ("O 3", 11, 0), ("4", 11, 4))  # fmt: skip
+    shown = " ".join(f"/F1 {size} Tf {rise} Ts ({text}) Tj" for text, size, rise in pieces)
+    path = make_pdf(f"BT 50 700 Td {shown} ET".encode())
+    assert read_document(path).text == "10^-6 and 24 m^2 on the 19th, H2O 34"
+
+
 def test_a_turned_page_is_read_line_by_line(make_pdf: MakePdf, writer: PdfWriter) -> None:
     upward = "".join(f"0 1 -1 0 {100 + 14 * n} 50 Tm ({text}) Tj " for n, text in enumerate(PAGE))
     path = make_pdf(f"BT /F1 11 Tf {upward}ET".encode("cp1252"))

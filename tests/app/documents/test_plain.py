@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.documents.charset import codec_of, decode
+from app.documents.charset import codec_of, decode, decode_markup
 from app.documents.document import CHARS_PER_PAGE, make_pages
 from app.documents.errors import DocumentTooLarge
 from app.documents.language import direction_of, language_of
@@ -53,6 +53,26 @@ def test_a_damaged_character_does_not_turn_utf8_into_another_encoding(mark: str)
     decoded = decode((mark + GERMAN * 20).encode()[:-1] + b"\xff\n")
     told = "1 damaged character (no valid UTF-8), shown as �."
     assert decoded == ((GERMAN * 20)[:-1] + "�\n", told)
+
+
+@pytest.mark.parametrize(
+    ("text", "codec", "bad", "name"),
+    [
+        ("年老的领航员站在码头上，数着随潮水而来的船只。" * 12, "gb18030", b"\xff", "GB 18030"),
+        ("He said yes. " * 99, "ascii", b"caf\xe9 \xe2\x80\x9d", "Windows-1252"),
+    ],
+)
+def test_a_damaged_character_does_not_refuse_a_text_in_an_older_encoding(
+    text: str, codec: str, bad: bytes, name: str
+) -> None:
+    decoded = decode(text.encode(codec) + bad)
+    assert decoded and decoded.text.startswith(text) and decoded.text[len(text) :].count("�") == 1
+    assert decoded.warning == f"{OLDER.format(name)} 1 damaged character (no valid {name}), shown as �."
+
+
+def test_a_damaged_character_does_not_refuse_a_web_page_as_declared() -> None:
+    page = "<meta charset='gb2312'>年老的领航员"
+    assert decode_markup(page.encode("gb18030") + b"\xff" + b"." * 100) == page + "�" + "." * 100
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ RUNNING = [
     [["THE HARBOUR", *eight_lines(n), f"Page {n} of 12"] for n in range(12)],
     [[*eight_lines(n), number] for n, number in enumerate(["ii", "iii", "iv", "v"])],
 ]
+SONNETS = [[f"Sonnet {n + 5}", *eight_lines(n)] for n in range(9)]
 TITLES = [
     [["Results", *eight_lines(n)[:3]] for n in range(9)],  # of slides
     [["A letter from home", *eight_lines(n)] if n % 10 == 0 else eight_lines(n) for n in range(31)],
@@ -88,6 +89,12 @@ def test_headers_footers_and_page_numbers_go_and_a_title_that_short_pages_or_pag
 ) -> None:
     only_text = [eight_lines(n) for n in range(len(printed))]
     assert drop_running_lines(printed) == (only_text if printed in RUNNING else printed)
+
+
+def test_a_numbered_title_on_top_of_each_page_stays_where_pages_have_another_number() -> None:
+    pages = [[*sonnet, str(n + 1)] for n, sonnet in enumerate(SONNETS)]
+    assert drop_running_lines(pages) == SONNETS
+    assert drop_running_lines(SONNETS) == [sonnet[1:] for sonnet in SONNETS]  # else it counts the pages
 
 
 # -------------------- text that means nothing

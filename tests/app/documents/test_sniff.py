@@ -57,6 +57,11 @@ PAGES = (
         (bytes(60) + b"BOOKMOBI", "a Kindle book"),
         (b"From: <Saved by Blink>\r\nSubject: A page\r\n", "a web archive (MHTML)"),
         (b"MIME-Version: 1.0\nContent-Type: multipart/related;", "a web archive (MHTML)"),
+        (b'From: "Saved by Windows"\r\nSubject: A page\r\n', "a web archive (MHTML)"),
+        *((start + b"Received: from a\r\n\tby b\r\n" + part + b"\r\n\r\n", "an e-mail with packed parts")
+          for start in (b"", b"From a@b Sat Nov 28\n") for part in (
+              b"Content-Type: Multipart/alternative; boundary=x", b"Content-transfer-encoding: base64")),
+        (b"Subject: words\nContent-Transfer-Encoding: 8bit\n\nContent-Type: multipart/mixed", "text"),
     ],
 )  # fmt: skip
 def test_formats_are_known_by_their_first_bytes(head: bytes, kind: str) -> None:
