@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from typing import Any
 
 from app.cli.output import ProgressLine, print_json
 from app.remote.server import is_loopback
@@ -21,6 +22,12 @@ from core.errors import InvalidSetting
 KEY_VARIABLE = "TRIFORCE_API_KEY"
 SHORTEST_KEY = 16  # characters, if other machines can try keys: there is no wait between two
 LONGEST_END_SECONDS = 3  # for clients to finish when the server ends
+HOW: dict[str, Any] = {  # uvicorn serves it
+    "access_log": False,
+    "server_header": False,
+    "lifespan": "off",
+    "http": "app.server.heads:TimedHeads",
+}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,10 +66,8 @@ def run(args: argparse.Namespace) -> int:
                 host=args.host,
                 port=args.port,
                 log_level="warning",
-                access_log=False,
-                server_header=False,
-                lifespan="off",
                 timeout_graceful_shutdown=LONGEST_END_SECONDS,
+                **HOW,
             )
         except KeyboardInterrupt:  # uvicorn has shut down and raises it again, unless signals are ignored here
             pass

@@ -90,16 +90,16 @@ class Claim:
     own: Path  # the same file under another name; `stored` itself if a link failed
 
 
-def claim(stored: Path) -> Claim:
+def claim(stored: Path, uploads: Path) -> Claim:
     """Claim a stored file for one upload. A page may name any path, so nothing else is touched.
 
     Raises:
-        CoreError: it is no regular file exactly two levels below the uploads folder, where Gradio stores what arrives.
+        CoreError: it is no regular file exactly two levels below `uploads`, where Gradio stores what arrives.
     """
-    if not _is_stored(stored):
+    if not _is_stored(stored, uploads):
         raise CoreError(f"{stored.name} is no file that was dropped here, or no longer.", hint="Drop its file again.")
     with suppress(OSError):
-        own = Path(mkdtemp(prefix=CLAIMED, dir=stored.parent.parent)) / stored.name
+        own = Path(mkdtemp(prefix=CLAIMED, dir=uploads)) / stored.name
         try:
             os.link(stored, own)
         except OSError:  # no links on this file system: of two equal files the second must be dropped again
@@ -119,9 +119,9 @@ def forget(claims: Iterable[Claim], is_kept: Callable[[Path], bool] = lambda _: 
             delete(one.own)
 
 
-def _is_stored(file: Path) -> bool:
+def _is_stored(file: Path, uploads: Path) -> bool:
     place = file.parent
-    if ".." in file.parts or place.parent.name != FOLDER or is_own(file) or place.is_symlink():
+    if ".." in file.parts or place.parent != uploads or place.name.startswith(CLAIMED) or place.is_symlink():
         return False
     with suppress(OSError):
         return stat.S_ISREG(file.lstat().st_mode)

@@ -163,6 +163,18 @@ def _prepare(db: sqlite3.Connection, journal: str) -> None:
                 db.execute(statement)
 
 
+def is_whole(db: sqlite3.Connection) -> bool:
+    """Whether a file is whole, where needed with its indices made anew, which loses no row. Raises sqlite3.Error."""
+    with suppress(sqlite3.IntegrityError), db:  # two rows of one key: the table itself is wrong
+        db.execute("BEGIN IMMEDIATE")
+        for repair in ("", "REINDEX"):
+            db.execute(repair)
+            if db.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok":
+                return True
+        db.rollback()
+    return False
+
+
 def is_damage(error: Exception) -> bool:
     """Whether an error says that the file is broken."""
     return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE

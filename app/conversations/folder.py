@@ -86,24 +86,31 @@ class ConversationFolder:
         with closing(database.opened(self._path, journal=self._journal)) as db:
             yield db
 
-    def _run(self, begin: str, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Do something in a transaction; where the file turns out to be broken, in the one that takes its place."""
+    def _run(self, begin: str, work: Callable[[sqlite3.Connection], Result], *, again: bool = True) -> Result:
+        """Do something in a transaction; where the file turns out to be broken, once more in what takes its place."""
         try:
             with self._connection() as db, db:
                 db.execute(begin)
                 return work(db)
         except sqlite3.DatabaseError as error:
-            if not database.is_damage(error):
+            if not again or not database.is_damage(error):
                 raise
             self._set_aside(error)
-            return self._run(begin, work)
+            return self._run(begin, work, again=False)
 
     def _set_aside(self, error: sqlite3.DatabaseError) -> None:
-        """Rename a broken file, unless somebody else has, and take over what can be read of it. Raises OSError."""
+        """Repair a broken file, unless somebody else has, or rename it and take over what can be read of it.
+
+        Raises OSError, and sqlite3.Error where another program holds the file.
+        """
         with self._lock:
-            with suppress(sqlite3.DatabaseError), self._connection() as db:
-                if db.execute("PRAGMA quick_check").fetchone()[0] == "ok":
-                    return
+            try:
+                with self._connection() as db:
+                    if database.is_whole(db):
+                        return
+            except sqlite3.DatabaseError as found:
+                if not database.is_damage(found):
+                    raise
             aside = self._path.with_name(f"{database.NAME}-{time.time_ns()}{SET_ASIDE}")
             for end in ("-wal", "-shm", ""):  # the log first: it must not be taken for that of the next file
                 with suppress(FileNotFoundError):

@@ -176,10 +176,12 @@ def serve(
     from gradio.utils import get_upload_folder
 
     from app.context.samples import load_samples
+    from app.server.heads import time_heads
     from app.server.page_routes import PageRoutes
     from app.ui.page import build_page
 
     hide_folders()
+    time_heads()
     site = Site(
         worker,
         load_samples(),

@@ -27,6 +27,7 @@ from app.runtime.events import Changed, Pause, Ready
 from app.runtime.worker import EngineWorker
 from app.server.bodies import STALLED_SECONDS, BodyLimit
 from app.server.openai.errors import RequestError
+from app.server.openai.prompts import Prompts
 from app.server.openai.request import Body, ChatBody, ResponseBody, TextBody, parse, parse_json, quoted
 from app.server.openai.request_log import Metrics, RequestLog
 from app.server.openai.shapes import DONE, ChatShape, Document, ResponseShape, Result, TextShape, event, remark
@@ -110,13 +111,12 @@ class Api:
         return JSONResponse(self._card())
 
     async def tokenize(self, request: Request) -> Response:
-        """The tokens of a text."""
+        """The tokens of a text, as /v1/completions reads it."""
         asked, ids = parse(TextBody, await _read(request), self._methods), list[int]()
         self._check_name(asked.model)
 
         def work(engine: "TextEngine", _cancel: threading.Event) -> Iterator[Pause]:
-            prompt = asked.prompt
-            ids.extend(local(engine).text.encode(prompt, special=True) if isinstance(prompt, str) else prompt)
+            ids.extend(Prompts().of(asked, local(engine).text).ids)
             check_known(engine, ids)
             yield Pause()
 
@@ -140,12 +140,12 @@ class Api:
     async def _parts(
         self, request: Request, asked: Body, shape: ChatShape, arrived: float, results: list[Result]
     ) -> AsyncGenerator[bytes]:
-        """The stream of an answer. `results` gets every answer that has ended.
+        """The stream of an answer, silent for ALIVE_SECONDS at most. `results` gets every answer that has ended.
 
         Raises:
             ClientDisconnect: seen at the next event, a tenth of a second later at most.
         """
-        shown, reading, told_at, records = 0, False, 0.0, list[TokenRecord]()
+        shown, reading, told_at, records = 0, False, time.monotonic(), list[TokenRecord]()
         noting, waited, first_after = asked.num_logprobs is not None, 0.0, None
         async with aclosing(self._turns.answer(asked)) as events:
             async for one in events:
@@ -173,12 +173,12 @@ class Api:
                         rest = shape.part(index, one.text[shown:])
                         documents = chain(rest, shape.ended(index, results[index]))
                         shown, records = 0, []
-                    case Pause() if reading and time.monotonic() - told_at >= ALIVE_SECONDS:
-                        told_at = time.monotonic()
-                        yield remark("working")
                 for document in documents if asked.stream else ():  # `whole` tells all at once
                     told_at = time.monotonic()
                     yield event(document)
+                if time.monotonic() - told_at >= ALIVE_SECONDS:
+                    told_at = time.monotonic()
+                    yield remark("working" if reading else "waiting")
         if len(results) < asked.n:
             raise ended_early()
         for document in shape.last(results):

@@ -49,7 +49,7 @@ class Prompts:
             InvalidSetting: the model's chat format does not allow these messages.
         """
         if isinstance(request, TextBody):
-            return self._plain(request.prompt, text)
+            return self._plain(request, text)
         assert isinstance(request, ChatBody), "a text or messages"
         messages, continues = self._placed(request.messages, text), request.continue_final_message
         asked = messages[:-1] if continues else messages
@@ -66,12 +66,14 @@ class Prompts:
         written = [one for part in self._parts(messages[-1], text) for one in part] if continues else []
         return Prompt(text.thought_over(ids, written) if written else ids, tuple(written), boundary)
 
-    def _plain(self, prompt: str | tuple[int, ...], text: "LocalText") -> Prompt:
+    def _plain(self, request: TextBody, text: "LocalText") -> Prompt:
+        prompt = request.prompt
         if isinstance(prompt, tuple):
             return Prompt(list(prompt))
         at = prompt.rfind(EMPTY_LINE)
         first, rest = (prompt[:at], prompt[at:]) if at > 0 else (prompt, "")
-        ids, beginning = self._encoded(first, text, special=True), list(text.beginning)
+        ids = self._encoded(first, text, special=True)
+        beginning = list(text.beginning) if request.add_special_tokens else []
         if ids[: len(beginning)] != beginning:  # the text has not its own
             ids = beginning + ids
         boundary = len(ids) if len(ids) >= LEAST_BOOK and rest else 0

@@ -54,6 +54,7 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("audio", "prediction", "web_search_options", "grammar", "structured_outputs"), ()),
     **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
     **dict.fromkeys(("allowed_token_ids", "prompt_logprobs", "chat_template", "documents"), ()),
+    "truncate_prompt_tokens": (),
     **{"logit_bias": ({},), "modalities": (["text"],), "suffix": ("",), "verbosity": ("medium",)},
 }
 
@@ -128,7 +129,7 @@ class Message(Fields):
 
 
 class Format(Fields):
-    """What an answer looks like. /v1/responses has the schema here, the others a level below."""
+    """What an answer looks like. /v1/responses has the schema here, and `json_object` may; the others a level below."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: dict[str, Any] = {}
@@ -137,8 +138,9 @@ class Format(Fields):
 
     @model_validator(mode="after")
     def _read(self) -> Self:
-        fixed = {"text": {}, "json_object": {"type": "object"}}
-        schema = fixed.get(self.type, self.json_schema.get("schema") if self.schema_ is None else self.schema_)
+        schema = self.json_schema.get("schema") if self.schema_ is None else self.schema_
+        if self.type == "text" or (self.type == "json_object" and schema in (None, {})):
+            schema = {"type": "object"}
         if not isinstance(schema, dict):
             raise ValueError("a schema is needed, and it must be an object")
         text = json.dumps(schema)
@@ -224,6 +226,7 @@ class TextBody(Body):
     field = "prompt"
 
     prompt: Annotated[str | tuple[int, ...], PlainValidator(_text_or_tokens)]
+    add_special_tokens: bool = True  # in front of a text, as its tokenizer does
     max_tokens: Limit | None = TEXT_TOKENS
     logprobs: Logprobs | None = None
 
@@ -236,12 +239,14 @@ class TextBody(Body):
 class ChatBody(Body):
     """/v1/chat/completions."""
 
+    refused = {**REFUSED, "add_special_tokens": (False,)}
+
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Limit | None = None  # the newer name, which counts
     logprobs: bool = False
     top_logprobs: Logprobs | None = None
     continue_final_message: bool = False  # it is the beginning of the answer
-    add_generation_prompt: bool = False
+    add_generation_prompt: bool | None = None
 
     @property
     def num_logprobs(self) -> int | None:
@@ -259,6 +264,9 @@ class ChatBody(Body):
             if continues:
                 problem = "The last message is no answer that continue_final_message could continue."
             raise RequestError(problem, param=self.field)
+        if self.add_generation_prompt is False and not continues:
+            problem = "This server cannot do add_generation_prompt=false where no answer is continued. Leave it out."
+            raise RequestError(problem, param="add_generation_prompt")
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs=true.", param="top_logprobs")
         self.max_tokens = self.max_completion_tokens or self.max_tokens
@@ -269,7 +277,7 @@ class ResponseBody(ChatBody):
     """/v1/responses, as far as a client's basic call needs it: text in, text out; nothing is stored."""
 
     refused = {
-        **REFUSED,
+        **ChatBody.refused,
         **dict.fromkeys(("previous_response_id", "conversation", "prompt"), ()),
         **{"background": (False,), "n": (1,), "top_logprobs": (0,)},
     }

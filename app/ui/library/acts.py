@@ -38,7 +38,7 @@ def open_files(site: Site, session: Session, _detail: str, values: Values) -> No
     folder = Path(get_upload_folder())
     try:
         names = sorted((folder / str(name) for name in values["files"]), key=lambda file: natural(file.name))
-        files += map(claim, names)
+        files += (claim(file, folder) for file in names)
         events = site.worker.open_books(session.id, [file.own for file in files])
     except BaseException:
         forgetting()

@@ -15,7 +15,7 @@ def dropped(folder: Path, name: str = "a", size: int = 10) -> Claim:
     place = folder / FOLDER / f"digest-{name}"
     place.mkdir(parents=True)
     (place / "book.pdf").write_bytes(b"x" * size)
-    return claim(place / "book.pdf")
+    return claim(place / "book.pdf", folder / FOLDER)
 
 
 def left(folder: Path) -> list[Path]:

@@ -108,6 +108,29 @@ def test_both_sides_of_a_damaged_page_of_the_list_are_read(folder: Path, program
     assert {all_ids[0], all_ids[-1]} <= left and len(left) > 100
 
 
+def test_an_index_that_is_wrong_is_made_anew_as_soon_as_nobody_writes(
+    folder: Path, program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    store, base = program(), a_dialogue("One?")
+    saved(store, said(base, "Two?")[0])
+    store.close()
+    with closing(sqlite3.connect(folder / NAME, isolation_level=None)) as db:
+        (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name LIKE '%autoindex_exchanges%'").fetchone()
+        content = (folder / NAME).read_bytes()
+        db.execute("DELETE FROM exchanges WHERE question = 'Two?'")
+    with (folder / NAME).open("r+b") as file:
+        file.seek((root - 1) * 4096)
+        file.write(content[(root - 1) * 4096 : root * 4096])
+    again = program()
+    with closing(sqlite3.connect(folder / NAME, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert "database is locked" in again.listing().notices[0] and not titles(again)
+    assert titles(again) == ["One?"] and again.listing().notices == ()
+    assert saved(again, said(base, "Three?")[0]) and len(program().open(base.id).nodes) == 2
+    assert not [*folder.glob("*.damaged")]
+
+
 def test_a_row_that_cannot_be_read_is_named_and_stays(store: Conversations, folder: Path) -> None:
     good, bad = saved(store, a_dialogue("Good?")), saved(store, a_dialogue("Bad?"))
     with closing(sqlite3.connect(folder / NAME, isolation_level=None)) as db:

@@ -171,7 +171,7 @@ def test_the_copy_of_a_pdf_stays_as_long_as_its_document_and_no_refused_one_stay
         copy = tmp_path / FOLDER / place / pdf.name
         copy.parent.mkdir(parents=True)
         copy.write_bytes(pdf.read_bytes())
-        return claim(copy).own
+        return claim(copy, tmp_path / FOLDER).own
 
     own, again = dropped("digest"), dropped("again")
     list(worker.open_books(session.id, [own, write_book(tmp_path)]))

@@ -58,7 +58,7 @@ def drop(worker: EngineWorker, session: Session, tmp_path: Path) -> Drop:
         stored = data_dir(tmp_path) / FOLDER / "digest" / file.name
         stored.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, stored)
-        copy = claim(stored)
+        copy = claim(stored, stored.parent.parent)
         list(once_extracted(worker.open_books(session.id, [copy.own]), lambda: forget([copy], session.files.holds)))
         forget([copy], session.files.holds)
         return str(session.uploads.pending[0].number) if session.uploads.pending else ""

@@ -13,13 +13,13 @@ import httpx
 import pytest
 import safehttpx
 
-from app.context.upload_files import FOLDER, claim, forget, size_bytes, sweep
+from app.context.upload_files import FOLDER, Claim, claim, forget, size_bytes, sweep
 from app.runtime.worker import EngineWorker
 from app.server import bodies
 from app.ui.assets import ASSETS
 from core.errors import CoreError
 from tests.app.conftest import Served
-from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, place, wait_for, write_book
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, place, wait_for, write_book
 from tests.app.remote import fake_server
 from tests.app.server.asgi import client, raw
 from tests.app.ui.pages import PageOf, act_id
@@ -184,7 +184,30 @@ def test_the_copy_goes_before_the_book_is_read(
     assert page.session.is_read
 
 
+def test_a_connection_that_asks_nothing_soon_is_closed(
+    serve: ServeOn, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = httpx.URL(serve(worker))
+    monkeypatch.setattr("app.server.heads.HEAD_SECONDS", 0.3)
+    with socket.create_connection((address.host, address.port or 80), SECONDS) as silent:
+        assert silent.recv(1) == b""
+
+
 # -------------------- the folder
+
+
+def test_a_page_opens_and_deletes_nothing_in_the_uploads_of_another_program(
+    worker: EngineWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program in ("ours", "theirs"):
+        write_book(place(tmp_path / program))
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "ours" / FOLDER))
+    before, page = sorted(tmp_path.rglob("*")), PageOf(worker)
+    for named in (str(tmp_path / "theirs/uploads/digest/book.txt"), "../../theirs/uploads/digest/book.txt"):
+        assert not page.does("open", files=[named]) and "no file that was dropped here" in page.problem
+    assert sorted(tmp_path.rglob("*")) == before
+    assert page.does("open", files=["digest/book.txt"])
+    page.rests()
 
 
 def test_files_that_nobody_opens_hold_nobody_up_and_what_is_being_read_stays(
@@ -194,7 +217,7 @@ def test_files_that_nobody_opens_hold_nobody_up_and_what_is_being_read_stays(
     with client() as browser:
         for name in ("reading.txt", "first.txt", "second.txt", "third.txt"):
             (path,) = post_file(browser, address, name.encode(), name).json()
-            file = claim(folder / path).own if name == "reading.txt" else folder / path
+            file = claim(folder / path, folder).own if name == "reading.txt" else folder / path
             if name in ("reading.txt", "first.txt"):
                 os.utime(file, (0, 0))
     assert {file.name for file in folder.rglob("*.txt")} == {"reading.txt", "second.txt", "third.txt"}
@@ -205,23 +228,27 @@ def stored(folder: Path) -> Path:
     return write_book(folder, "words", "arrived").replace(place(folder) / "book.txt")
 
 
+def claimed(file: Path) -> Claim:
+    return claim(file, file.parent.parent)
+
+
 def test_a_page_deletes_its_own_copy_alone_and_nothing_is_left_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = claim(stored(tmp_path)), claim(stored(tmp_path))
+    first, second = claimed(stored(tmp_path)), claimed(stored(tmp_path))
     forget([first])
     assert second.own.read_text(encoding="utf-8") == "words" and second.own.name == "book.txt"
     again = stored(tmp_path)  # by a third page, which has not opened it yet
     forget([second])
     assert again.exists()
-    forget([claim(again)])
+    forget([claimed(again)])
     assert list((tmp_path / FOLDER).iterdir()) == []
 
     def refuse(*_: object) -> None:
         raise OSError("no links")
 
     monkeypatch.setattr(os, "link", refuse)
-    taken = claim(stored(tmp_path))
+    taken = claimed(stored(tmp_path))
     assert taken.own.read_text(encoding="utf-8") == "words"
     forget([taken])
     assert list((tmp_path / FOLDER).iterdir()) == []
@@ -232,23 +259,24 @@ def test_a_page_deletes_its_own_copy_alone_and_nothing_is_left_of_it(
     [
         "uploads", "uploads/digest", "uploads/book.txt", "uploads/digest/inner/book.txt", "elsewhere/digest/book.txt",
         "uploads/digest/link.txt", "uploads/link/book.txt", "uploads/digest/gone.txt", "uploads/digest/inner",
-        "uploads/digest/../digest/book.txt", "own",
+        "uploads/digest/../digest/book.txt", "other/uploads/digest/book.txt", "uploads/uploads/digest/book.txt", "own",
     ],
 )  # fmt: skip
 def test_a_page_claims_only_a_file_that_was_dropped(named: str, tmp_path: Path) -> None:
     """A page may name any path."""
     data = tmp_path / "data"
-    for folder in ("uploads/digest", "uploads/digest/inner", "uploads", "elsewhere/digest"):
+    others = ("elsewhere/digest", "other/uploads/digest", "uploads/uploads/digest")
+    for folder in ("uploads/digest", "uploads/digest/inner", "uploads", *others):
         (data / folder).mkdir(parents=True, exist_ok=True)
         write_book(data / folder, "words")
     (data / "uploads/digest/link.txt").symlink_to(data / "elsewhere/digest/book.txt")
     (data / "uploads/link").symlink_to(data / "elsewhere/digest", target_is_directory=True)
-    own = claim(stored(data)).own  # of another page, which is reading it
+    own = claimed(stored(data)).own  # of another page, which is reading it
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(CoreError, match="no file that was dropped here"):
-        claim(own if named == "own" else data / named)
+        claim(own if named == "own" else data / named, data / FOLDER)
     assert sorted(tmp_path.rglob("*")) == before
-    assert claim(data / "uploads/digest/book.txt").own.is_file()
+    assert claim(data / "uploads/digest/book.txt", data / FOLDER).own.is_file()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links need rights")

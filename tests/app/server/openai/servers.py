@@ -7,7 +7,7 @@ from typing import Any
 
 import uvicorn
 
-from app.cli.serve import loaded
+from app.cli.serve import HOW, loaded
 from app.runtime.worker import EngineWorker
 from app.server.openai.api import Api
 from app.server.request_guard import Hosts
@@ -37,7 +37,7 @@ def served(worker: EngineWorker, **options: Any) -> Iterator[str]:
     """The address of a server on a started worker."""
     port = free_port()
     app = Api(worker, loaded(worker), **{"hosts": Hosts("127.0.0.1", port), **options}).app
-    config = uvicorn.Config(app, port=port, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, port=port, log_level="critical", timeout_graceful_shutdown=1, **HOW)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -54,7 +54,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"temperature": "hot"}, "temperature"), ({"temperature": -1}, "temperature"),
     ({"temperature": 10**400}, "temperature"), ({"temperature": 2.1}, "temperature"), ({"top_p": 1.5}, "top_p"),
     ({"top_k": 1.5}, "top_k"), ({"top_k": 2**63}, "top_k"), ({"seed": 2**63}, "seed"),
-    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 0}, "max_tokens"), ({"truncate_prompt_tokens": 9}, "truncate_prompt_tokens"),
+    ({"add_special_tokens": True}, "add_special_tokens"), ({"add_generation_prompt": False}, "add_generation_prompt"),
+    ({"response_format": {"type": "json_object", "schema": True}}, "response_format"),
     ({"max_tokens": -2}, "max_tokens"), ({"max_completion_tokens": "9"}, "max_completion_tokens"),
     ({"stop": ["a"] * 17}, "stop"), ({"stop": [""]}, "stop[0]"), ({"stop": 5}, "stop"), ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"), ({"triforce": "retrieval"}, "triforce"),
@@ -115,6 +117,7 @@ def test_a_text_that_has_its_own_beginning_gets_no_second(prompt: str) -> None:
     text: Any = FakeText()
     text.beginning = [ord("^")]
     assert Prompts().of(parsed({"prompt": prompt}), text).ids == [*map(ord, "^Hi")]
+    assert Prompts().of(parsed({"prompt": prompt, "add_special_tokens": False}), text).ids == [*map(ord, prompt)]
 
 
 def test_a_schema_reaches_the_engine_from_every_address() -> None:
@@ -122,7 +125,8 @@ def test_a_schema_reaches_the_engine_from_every_address() -> None:
     named = {"name": "a", "schema": schema, "strict": True}
     wanted = {"response_format": {"type": "json_schema", "json_schema": named}}
     text = {"text": {"format": {"type": "json_schema", **named}, "verbosity": "medium"}}
-    for fields in (wanted, TEXT | wanted, INPUT | text):
+    plain = {"response_format": {"type": "json_object", "schema": schema}}
+    for fields in (wanted, TEXT | wanted, INPUT | text, plain):
         assert json.loads(parsed(fields).config.json_schema or "") == schema
     for kind, told in (("json_object", '{"type": "object"}'), ("text", None)):
         assert parsed({"response_format": {"type": kind}}).config.json_schema == told

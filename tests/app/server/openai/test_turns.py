@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
@@ -126,6 +127,46 @@ def test_a_client_that_goes_away_while_it_waits_leaves_the_queue(engine: ServedE
     assert text_of(end(first)) == "first"
 
 
+def test_a_stream_is_never_silent_for_long(
+    url: str, engine: ServedEngine, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.server.openai.api.ALIVE_SECONDS", 0.2)
+    engine.writing.clear()
+    engine.enqueue("one")
+    engine.enqueue("two")
+    first = begin()
+    wait_for(lambda: len(engine.configs) == 1)
+    with begin(stream=True).getresponse() as waiting:
+        assert waiting.status == 200 and waiting.readline() == b": waiting\n", "while the first has its turn"
+        engine.writing.set()
+        assert text_of(end(first)) == "one" and b'"two ' in waiting.read()
+    monkeypatch.setattr("app.server.openai.api.ALIVE_SECONDS", 0.0)
+    engine.enqueue(f"<think> {'what? ' * 200}</think> That.")
+    with client() as programs:
+        told = programs.post(f"{url}/v1/responses", json={"input": "Why?", "stream": True}).text
+    assert told.count(": working\n") >= 200, "thoughts are not told, and every step of theirs is"
+
+
+def test_a_connection_that_asks_nothing_soon_is_closed_and_no_other(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.server.heads.HEAD_SECONDS", 0.3)
+    body = json.dumps({"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 2}).encode()
+    place = urlsplit(url).netloc.split(":")
+    with (
+        socket.create_connection((place[0], int(place[1])), SECONDS) as silent,
+        raw(url, "GET /health") as kept,
+        raw(url, "POST /v1/chat/completions", body[:9], Content_Length=str(len(body))) as slow,
+    ):
+        silent.sendall(b"GET /health HTTP/1.1\r\nHost:")
+        assert silent.recv(1) == b""
+        if kept.recv(1000):
+            kept.sendall(b"GET /hea")
+        time.sleep(1)
+        slow.sendall(body[9:])
+        assert b" 200 " in slow.recv(1000), "a body takes its time"
+        while kept.recv(1000):  # the rest of its answer
+            pass
+
+
 def test_an_error_of_the_engine_is_an_error_in_json(engine: ServedEngine, begin: Begin) -> None:
     engine.enqueue(RuntimeError("boom"))
     status, body = end(begin())
@@ -140,6 +181,21 @@ def test_an_error_of_the_engine_is_an_error_in_json(engine: ServedEngine, begin:
     status, body = end(begin(messages=[{"role": "user", "content": "x" * 9000}], stream=True))
     assert status == 400 and body["error"]["code"] == "context_length_exceeded"
     assert f"{engine.context - 64:,} fit" in body["error"]["message"]
+
+
+def test_a_text_is_counted_as_it_would_be_read(url: str, engine: ServedEngine) -> None:
+    engine.text.beginning = [ord("^")]
+    with client() as programs:
+
+        def tokens(prompt: str, **more: bool) -> list[int]:
+            told = programs.post(f"{url}/tokenize", json={"prompt": prompt, **more}).json()
+            assert told["count"] == len(told["tokens"])
+            return list(told["tokens"])
+
+        assert tokens("Hi") == tokens("^Hi") == [*map(ord, "^Hi")] == tokens("^Hi", add_special_tokens=False)
+        assert tokens("Hi", add_special_tokens=False) == [*map(ord, "Hi")]
+        programs.post(f"{url}/v1/completions", json={"prompt": "Hi", "max_tokens": 1})
+    assert engine.prompts == [[*map(ord, "^Hi")]]
 
 
 # -------------------- bodies
