@@ -122,7 +122,7 @@ class Engine:
     def of(cls, pair: LoadedPair, config: EngineConfig, plan: Plan) -> "Engine":
         """An engine for weights that are loaded. Raises NotEnoughMemory where the device has no room for the caches."""
         entry = pair.files.entry
-        text = ChatText(pair.tokenizer, pair.target.eos_ids, entry.chat_template, entry.template_options)
+        text = ChatText(pair.tokenizer, pair.ends, entry.chat_template, entry.template_options)
         return cls(config, plan, text, pair, entry, graphs=pair.recorder(config))
 
     @property

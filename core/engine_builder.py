@@ -124,6 +124,12 @@ class LoadedPair(LoadedModels):
     tokenizer: PreTrainedTokenizerBase
     kv: Choice[torch.dtype | None] = KV_AS_COMPUTED  # what the target's keys and values are kept in
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a text: the model's, and the tokenizer's own, which fine-tuning may change alone."""
+        own = cast("int | None", self.tokenizer.eos_token_id)
+        return self.target.eos_ids.union(() if own is None else (own,))
+
     @classmethod
     def load(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":
         """Load both; the target quantised, and a second time in 4 bits, where the settings say so.

@@ -10,7 +10,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from core.models.layer_reach import FULL as FULL_KIND
-from core.models.layer_reach import KINDS, RECURRENT, WITHOUT_BOTH, attending_layers, kinds_of, layer_heads
+from core.models.layer_reach import (
+    KINDS,
+    RECURRENT,
+    WITHOUT_BOTH,
+    attending_layers,
+    kinds_of,
+    layer_heads,
+    rope_parts,
+)
 
 # Some layers, which `layer_types` names, keep a running state (`core.models.recurrent`)
 RUNNING = "bamba falcon_h1 granitemoehybrid lfm2 lfm2_moe olmo_hybrid qwen3_5_moe_text qwen3_5_text qwen3_next"
@@ -54,6 +62,11 @@ class Refusal(NamedTuple):
 
     problem: str
     hint: str
+
+
+def is_hybrid(config: object) -> bool:
+    """Whether some layers keep a running state, of a family where they may: if all attend, the model is a plain one."""
+    return getattr(config, "model_type", "") in HYBRIDS and set(kinds_of(config)) != {FULL_KIND}
 
 
 def refusal(config: object) -> Refusal | None:
@@ -103,7 +116,7 @@ def _declares(config: object, field: str) -> bool:
 def _state(config: object) -> Refusal | None:
     """Running states in another way than those that were compared."""
     family, kinds = getattr(config, "model_type", ""), set(kinds_of(config))
-    if family in HYBRIDS:
+    if is_hybrid(config):
         if not kinds & RECURRENT or not attending_layers(config):
             return Refusal("has recurrent layers alone, or does not name them (layer_types)", FULL)
         least, most = getattr(config, "time_step_limit", None) or (0.0, math.inf)
@@ -118,7 +131,7 @@ def _state(config: object) -> Refusal | None:
 def _partial(config: object) -> Refusal | None:
     """Layers that attend to other tokens than a window, a chunk, or all up to their own; values unlike keys."""
     family, kinds = getattr(config, "model_type", ""), set(kinds_of(config))
-    hybrid = family in HYBRIDS
+    hybrid = is_hybrid(config)
     known = {FULL_KIND} | RECURRENT | WITHOUT_BOTH if hybrid else KINDS
     if others := sorted(kinds - known):
         return Refusal(f"does not attend to its whole context in every layer (layers of the type {others[0]})", FULL)
@@ -140,9 +153,7 @@ def _partial(config: object) -> Refusal | None:
 
 def _rope(config: object) -> Refusal | None:
     """Rotary positions that change with the length of the text, or of a kind that was not compared."""
-    stated = getattr(config, "rope_parameters", None) or {}
-    parts = [part for part in stated.values() if isinstance(part, Mapping)] or [stated]  # one for each type of layer
-    for kind in (part.get("rope_type", "default") for part in parts):
+    for kind in (part.get("rope_type", "default") for part in rope_parts(config)):
         if kind in ROPE_THAT_MOVES:
             return Refusal(
                 f"changes its rotary frequencies with the length of the text ({kind}), so that keys cannot be kept",

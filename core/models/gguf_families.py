@@ -264,8 +264,10 @@ def _yarn(header: Header, factor: float) -> dict[str, Any]:
     length = header.get("rope.scaling.original_context_length")
     found = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": length}
     attention = header.get("rope.scaling.yarn_attn_factor")
-    if attention is None and (usual := header.get("rope.scaling.attn_factor", 1.0)) != 1:
-        attention = usual * (1 + 0.1 * math.log(factor))
+    if attention is not None and attention < 1:  # config.json's `attn_factor`, which transformers ignores
+        attention = None
+    elif attention is None and (usual := header.get("rope.scaling.attn_factor", 1.0)) != 1:
+        attention = usual if header.family == "olmo2" else usual * (1 + 0.1 * math.log(factor))
     others = {name: header.get(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
     others["attention_factor"] = attention
     return found | {name: value for name, value in others.items() if value is not None}

@@ -3,6 +3,7 @@
 Byte-level vocabularies are built here. Others (SentencePiece) transformers builds from the file.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ SPLITS: Mapping[str, tuple[str, ...]] = {  # by tokenizer.ggml.pre: patterns, on
 NORMALISED = ("qwen2", "qwen35", "olmo", "mpt", "command-r")  # whose folders join accents to their letters first (NFC)
 BEGUN = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2", "midm-2.0", "tekken")  # by a token, usually
 WHOLE_WORDS = (*BEGUN, "gpt-4o", "llama4")  # which are taken even where merges do not lead to them
+MARK = re.compile(r"<[^\s<>/]+>")  # in a chat template
 ROLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 
 
@@ -60,6 +62,24 @@ def load_words(path: Path, said: Mapping[str, Any]) -> PreTrainedTokenizerBase:
         UnsupportedModel: it splits texts in a way that is not known here.
         ValueError, KeyError, OSError: its fields are damaged.
     """
+    made = _load(path, said)
+    whole, tokenizer = made.get_added_vocab(), made.backend_tokenizer
+    marks = [mark for mark in _marks(said) if mark not in whole and tokenizer.token_to_id(mark) is not None]
+    tokenizer.add_special_tokens([AddedToken(mark, normalized=False) for mark in marks])
+    return made
+
+
+def _marks(said: Mapping[str, Any]) -> list[str]:
+    """The ends of texts, and marks of the chat template: of some files, words like any other by their type.
+
+    Not tags that enclose text there, such as `<tools>`: their closing ones stand there, too.
+    """
+    ends, template = ends_of_text(said), str(said.get("tokenizer.chat_template", ""))
+    marks = {mark for mark in MARK.findall(template) if f"</{mark[1:]}" not in template}
+    return sorted(marks | {said["tokenizer.ggml.tokens"][end].decode() for end in ends})
+
+
+def _load(path: Path, said: Mapping[str, Any]) -> PreTrainedTokenizerBase:
     known = {name.removeprefix("tokenizer.ggml."): value for name, value in said.items()}
     if known["model"] != "gpt2":
         found = PreTrainedTokenizerFast.from_pretrained(

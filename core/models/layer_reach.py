@@ -4,7 +4,7 @@ Caches and plans are made from it. Attention itself does what a layer asks for (
 another reach than the one found here is refused, so a mistake here cannot change an answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -55,6 +55,22 @@ def reaches_of(config: object) -> tuple[Reach | None, ...]:
     }
     found = tuple(reach.get(kind) for kind in (kinds_of(config) or [WINDOWED] * count)[:count])
     return found if any(found) else ()
+
+
+def rope_parts(config: object) -> Sequence[Mapping[str, Any]]:
+    """Rotary positions of each type of layer; of one type, if all have the same."""
+    stated = getattr(config, "rope_parameters", None) or {}
+    return [part for part in stated.values() if isinstance(part, Mapping)] or [stated]
+
+
+def stretched(rope: Mapping[str, Any]) -> int:
+    """Tokens that YaRN makes of those that the model was trained with; 0: other positions.
+
+    A configuration that YaRN was added to, as model cards advise, still states the shorter context.
+    """
+    if rope.get("rope_type") != "yarn":
+        return 0
+    return int((rope.get("original_max_position_embeddings") or 0) * (rope.get("factor") or 1))
 
 
 def attending_layers(config: object) -> tuple[int, ...]:

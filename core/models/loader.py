@@ -15,7 +15,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedCo
 from core.caches.base import KVShape
 from core.errors import DamagedAssets, UnsupportedModel
 from core.models.experts import Experts, experts_of
-from core.models.families import DRAFTS, HYBRIDS, WITH_SINKS, refusal
+from core.models.families import DRAFTS, WITH_SINKS, is_hybrid, refusal
 from core.models.hub.catalog import restore_hint
 from core.models.hub.store import GGUF, name_of, weight_files
 from core.models.layer_reach import (
@@ -25,10 +25,12 @@ from core.models.layer_reach import (
     layer_heads,
     reaches_of,
     read_again,
+    rope_parts,
     state_size,
+    stretched,
 )
 from core.models.layerwise import PLAIN_FAMILIES
-from core.models.text_part import WHOLES, Stored, stored_weights, text_part
+from core.models.text_part import WHOLES, Stored, has_own_output, stored_weights, text_part
 from core.ops.reach import Reach
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -126,6 +128,8 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
         if part is not found:
             for field, value in overrides.items():
                 setattr(part, field, value)
+        if getattr(part, "tie_word_embeddings", False) and folder.is_dir() and has_own_output(weight_files(folder)):
+            cast(Any, part).tie_word_embeddings = False
         return part
     except MISREAD as error:
         name, kind = name_of(folder), stated_kind(folder)
@@ -190,7 +194,7 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
     """
     config = cast(Any, model_config)
     _refuse_others(config, name)
-    recurrent = config.model_type in HYBRIDS
+    recurrent = is_hybrid(config)
     reaches = () if recurrent else reaches_of(config)
     again = read_again(config)
     heads, windowed_heads = _heads(config, reaches)
@@ -203,7 +207,7 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         head_dim=heads[1],
         hidden_size=int(config.hidden_size),
         vocab_size=int(config.vocab_size),
-        max_context=int(config.max_position_embeddings),
+        max_context=max(int(config.max_position_embeddings), *map(stretched, rope_parts(config))),
         weight_bytes=weight_bytes,
         disk_dtype=config.dtype or torch.float32,
         layerwise=config.model_type in PLAIN_FAMILIES and not reaches,

@@ -32,6 +32,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 TEXT = re.compile(r"(model\.)?language_model\.|model\.(text_model\.|layers\.|embed|norm\.)|.*lm_head\.")
+FIRST = 256  # rows of the vocabulary that tell an output layer from the embeddings
 NARROW = MappingProxyType({"F16": torch.float16, "BF16": torch.bfloat16})
 
 
@@ -41,6 +42,7 @@ def text_part(config: PreTrainedConfig) -> PreTrainedConfig:
     if whole.model_type not in WHOLES:
         return config
     part = whole.get_text_config(decoder=True)
+    part.architectures = None  # some checkpoints name the whole's
     fields = part.to_dict()
     kind = PLAIN.get(fields.pop("model_type"))
     if kind is not None:
@@ -48,7 +50,7 @@ def text_part(config: PreTrainedConfig) -> PreTrainedConfig:
             name: value for name, value in (part.rope_parameters or {}).items() if not name.startswith("mrope")
         }
         part = CONFIG_MAPPING[kind](**fields)
-    # The weights decide: transformers ties what is stored once, or twice with the same numbers
+    # The weights decide (`has_own_output`); several kinds' own default is to tie
     part.tie_word_embeddings = bool(whole.tie_word_embeddings or part.tie_word_embeddings)
     part.dtype = part.dtype or whole.dtype
     for name in ("eos_token_id", "quantization_config"):
@@ -82,6 +84,29 @@ def stored_weights(files: Sequence[Path], *, whole: bool, tied: bool) -> Stored:
     types = {kind for _, kind, shape in loaded if len(shape) > 1}
     size = sum(prod(shape) * (2 if _is_packed(name, kind, shape) else 4) for name, kind, shape in loaded)
     return Stored(NARROW.get(types.pop()) if len(types) == 1 else None, size, held)
+
+
+def has_own_output(files: Sequence[Path]) -> bool:
+    """Whether files store an output layer that differs from the embeddings in its first rows.
+
+    transformers ties what is stored once, or twice with the same numbers, and only where the configuration says so.
+    """
+    try:
+        held = {
+            part: (file, name)
+            for file in files
+            for name, _, _ in _weights(file, file.stat().st_size, file.stat().st_mtime_ns)
+            for part in ("embed_tokens", "lm_head")
+            if name.endswith(f"{part}.weight") and TEXT.match(name)
+        }
+        return len(held) == 2 and not torch.equal(*(_first_rows(*place) for place in held.values()))
+    except (OSError, SafetensorError):  # damaged: loading says so
+        return False
+
+
+def _first_rows(file: Path, name: str) -> torch.Tensor:
+    with safe_open(file, "pt") as weights:
+        return cast(torch.Tensor, weights.get_slice(name)[:FIRST]).float()
 
 
 def _bytes(kind: str) -> int:

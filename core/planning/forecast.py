@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from core.caches.base import KVShape
 from core.config import MOST_GUESSES_BELOW
-from core.decoding.adaptive import PassCost, best_gamma, cost_per_token
+from core.decoding.adaptive import MeasuredCost, PassCost, best_gamma, cost_per_token
 from core.models.loader import ModelDims
 from core.models.param_count import UNQUANTISED_BITS
 from core.models.self_draft import BITS as DRAFTING_BITS
@@ -231,10 +231,9 @@ def predict(plan: Plan, rates: Bandwidths, acceptance: Acceptance, context: int 
         guess = pass_cost(device, reads.draft, rates).of(0)
         gamma1 = best_gamma(acceptance.level1, guess, retrieval, MOST_GUESSES_BELOW)
         guess = cost_per_token(acceptance.level1, guess, retrieval, gamma1)
-    gamma2 = best_gamma(acceptance.level2, guess, full, plan.at(context).most_guesses)
-    plain, choosing = full.of(0), choosing_seconds(reads)
-    verified = replace(full, base=full.base + choosing, beside=full.beside + choosing)
-    fast = cost_per_token(acceptance.level2, guess, verified, gamma2)
+    plain, verifying = full.of(0), MeasuredCost({}, full, overhead=choosing_seconds(reads))
+    gamma2 = best_gamma(acceptance.level2, guess, verifying, plan.at(context).most_guesses)
+    fast = cost_per_token(acceptance.level2, guess, verifying, gamma2)
     if not gamma2 or fast >= plain:
         gamma2, fast = 0, plain
     return Prediction(context, rates, acceptance, reads, 1e3 * plain, 1e3 * fast, gamma1, gamma2)

@@ -12,9 +12,11 @@ from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from core.models.families import FAMILIES, FIXED_ROPE
+from core.models.hf_attention import ATTENTION_NAME
 from core.models.hub.catalog import entries
-from tests.core.models.census import judged
-from tests.core.models.tiny_families import families, tiny_family
+from core.models.loader import dims_of
+from tests.core.models.census import compare, judged
+from tests.core.models.tiny_families import families, tiny_family, twin_models
 from tests.core.toys import VOCAB
 
 REFUSED = ["bert", "bloom", "deepseek_v3", "jamba", "mamba", "nemotron_h"]
@@ -176,6 +178,17 @@ def test_a_row_of_the_catalogue_is_the_same_as_in_transformers(name: str) -> Non
 def test_a_family_with_its_switches_is_the_same(family: str, fields: dict[str, Any]) -> None:
     found = judged(family, tiny_family(family, **fields))
     assert found.verdict == "same", found.about
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [("granitemoehybrid", {"position_embedding_type": "rope", "num_local_experts": 0}), ("lfm2", {})],
+)
+def test_a_hybrid_whose_layers_all_attend_is_a_plain_model(family: str, fields: dict[str, Any]) -> None:
+    config = tiny_family(family, layer_types=["full_attention"] * 2, **fields)
+    dims = dims_of(config, family, weight_bytes=0)
+    assert dims.plain and not dims.attending and not dims.state.layers
+    compare(*twin_models(config, ATTENTION_NAME), dims)
 
 
 def test_every_kind_of_rope_has_a_case() -> None:

@@ -202,6 +202,15 @@ def test_positions_as_older_files_state_them(file: Path, stated: dict[str, Any],
     assert {name: rope[name] for name in meant} == meant
 
 
+def test_the_factor_of_yarns_scores_is_the_folders(file: Path) -> None:
+    """Older files of Olmo 3 state the whole of it, newer ones also config.json's `attn_factor`, which nothing reads."""
+    for name, stated, meant in (("olmo3, YaRN", "attn_factor", 1.2), ("qwen2, YaRN", "yarn_attn_factor", None)):
+        family, model = ggufs.case(name)
+        ggufs.write(file, family, model, **{f"rope__scaling__{stated}": meant or 0.878})
+        rope: Any = read_config(file).rope_parameters
+        assert rope.get(ggufs.FULL, rope).get("attention_factor") == meant
+
+
 def test_layers_that_guess_further_tokens_are_left_out(file: Path) -> None:
     family, model = ggufs.case("glm4moe")
     ggufs.write(
@@ -251,6 +260,14 @@ def test_other_files_none_and_a_transformers_that_reads_their_tokenizers_wrong(
     monkeypatch.setattr(gguf_header.metadata, "version", {"transformers": "5.17.0"}.__getitem__)
     with pytest.raises(UnsupportedModel, match=r"transformers 5\.19"):
         gguf_header.read_header(a_header(tmp_path, general__architecture="llama"))
+
+
+def test_a_folders_text_also_ends_where_its_tokenizer_says(tmp_path: Path) -> None:
+    """As of fine-tuned models that have kept the generation_config.json of their base."""
+    _, whole = ggufs.write_pair(tmp_path, "llama", "F16")
+    (whole / "generation_config.json").write_text('{"eos_token_id": 5}')
+    ours = Engine.load(EngineConfig(model=str(whole), device="cpu", context=512))
+    assert ours.text.eos_ids == {5, load_tokenizer(whole).eos_token_id} and ours.target.eos_ids == {5}
 
 
 # -------------------- tokens
@@ -312,20 +329,47 @@ def test_words_stay_whole_where_merges_do_not_lead_to_them_and_what_is_not_known
         load_words(Path("a.gguf"), fields("gpt-2") | {"tokenizer.ggml.merges": [b"x yz"]})
 
 
-@pytest.mark.parametrize("prefix", [True, False])
-def test_a_file_says_whether_a_text_begins_with_a_space_of_the_tokenizers_own(file: Path, prefix: bool) -> None:
-    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "ab", "▁ab"]
-    writer = gguf.GGUFWriter(file, "llama")
+def pieces(file: Path, family: str, words: list[str], kinds: list[int], **stated: Any) -> PreTrainedTokenizerBase:
+    """A tokenizer of SentencePiece's kind, which has bytes behind these words."""
+    writer = gguf.GGUFWriter(file, family)
     writer.add_tokenizer_model("llama")
-    writer.add_token_list(words)
-    writer.add_token_scores([-float(number) for number in range(len(words))])
-    writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * 5])
-    writer.add_bos_token_id(1)
-    writer.add_add_space_prefix(prefix)
+    writer.add_token_list([*words, *(f"<0x{byte:02X}>" for byte in range(256))])
+    writer.add_token_scores([-float(number) for number in range(len(words) + 256)])
+    writer.add_token_types([*kinds, *[6] * 256])
+    for name, value in stated.items():
+        getattr(writer, f"add_{name}")(value)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    ours = load_words(file, gguf_header.read_header(file)[0])
+    return load_words(file, gguf_header.read_header(file)[0])
+
+
+def test_marks_of_the_chat_template_stay_whole_whatever_type_a_file_gives_them(file: Path) -> None:
+    """Its makers' Gemma 3 calls them words. Tags that a template does not have, or closes, are left as they are."""
+    marks = ["<start_of_turn>", "<end_of_turn>"]
+    words = ["<pad>", "<eos>", "<bos>", "<unk>", *marks, "<b>", "<code>", *"<>_bcdefnorstu"]
+    template = "<start_of_turn>{{ messages[0].content }}\n<code></code>"
+    kinds = [3, 3, 3, 2, *[1] * (len(words) - 4)]
+    stated = {"eos_token_id": 1, "chat_template": template, "add_space_prefix": False}
+    byte_level = fields("gpt-2") | {"tokenizer.ggml.token_type": [1] * len(NAMES)}
+    byte_level["tokenizer.chat_template"] = "<｜User｜>{{ messages[0].content }}<tool></tool>"  # noqa: RUF001
+    for ours, whole, apart in (
+        (pieces(file, "gemma3", words, kinds, **stated), marks, ["<b>", "<code>"]),
+        (load_words(Path("a.gguf"), byte_level), ["<｜User｜>", "<|a|>"], ["<tool>"]),  # noqa: RUF001
+    ):
+        text = ChatText(ours, frozenset())
+        for mark in whole:
+            (token,) = text.encode(mark, special=True)
+            assert ours.convert_ids_to_tokens(token) == mark and not text.decode([token])
+            assert len(text.encode(mark)) > 1, "in a text that is read it is text"
+        assert all(len(text.encode(tag, special=True)) == len(tag) for tag in apart)
+        assert text.pieces(["user"])[0][-1] == ours.convert_tokens_to_ids(whole[0])
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_a_file_says_whether_a_text_begins_with_a_space_of_the_tokenizers_own(file: Path, prefix: bool) -> None:
+    words = ["<unk>", "<s>", "</s>", "▁", "a", "b", "ab", "▁ab"]
+    ours = pieces(file, "llama", words, [2, 3, 3, *[1] * 5], bos_token_id=1, add_space_prefix=prefix)
     for text, tokens in (("ab", ["▁ab" if prefix else "ab"]), (" ab ab", ["▁ab", "▁ab"])):
         found = ours(text, add_special_tokens=False)["input_ids"]
         assert ours.convert_ids_to_tokens(found) == tokens

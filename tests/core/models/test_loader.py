@@ -64,7 +64,7 @@ REASONS: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"layer_types": ["full_attention", "conv"]}, "running state"),
     ("jamba", {}, "cannot go on from a running state"),
     ("kimi_linear", {}, "running state"),
-    ("lfm2", {"layer_types": ["full_attention", "full_attention"]}, "does not name them"),
+    ("lfm2", {"layer_types": None}, "does not name them"),
     ("lfm2", {"layer_types": ["conv", "sliding_attention", "full_attention"]}, "layers of the type sliding_attention"),
     ("qwen3_next", {"layer_types": ["linear_attention"] * 2}, "recurrent layers alone"),
     ("falcon_h1", {"time_step_limit": (0.0, 0.05)}, "time_step_limit"),
@@ -97,6 +97,16 @@ def test_what_would_not_run_exactly_is_refused_with_its_reason(
     with pytest.raises(UnsupportedModel, match=re.escape(reason)) as error:
         dims_of(config, "toy", weight_bytes=0)
     assert error.value.problem.startswith("toy ") and error.value.hint.endswith(".")
+
+
+@pytest.mark.parametrize(("factor", "longest"), [(4.0, 16_384), (0.5, 4096)])
+def test_yarn_that_was_added_to_a_configuration_makes_its_context_longer(factor: float, longest: int) -> None:
+    """As model cards advise: the stated context is still that of the training."""
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": factor, "original_max_position_embeddings": 4096}
+    for stated in (yarn, {"full_attention": yarn, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}):
+        config = tiny_config()
+        config.rope_parameters = stated
+        assert dims_of(config, "toy", weight_bytes=0).max_context == longest
 
 
 def stock_one_layer(family: str, tokens: list[int]) -> torch.Tensor:

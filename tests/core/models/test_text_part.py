@@ -1,5 +1,6 @@
 """Checkpoints of models that see or hear too: the text part alone is loaded, and writes what the whole model writes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from core.errors import DamagedAssets, UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.models.families import FAMILIES
 from core.models.loader import dims_of, read_dims
+from core.models.param_count import size_in
 from core.models.text_part import PLAIN, WHOLES
 from core.models.weights import load_model, load_module
 from tests.core.models.tiny_families import tiny_family, transformers_text
-from tests.core.toys import CPU, random_prompt
+from tests.core.toys import CPU, random_prompt, tiny_config, tiny_model
 
 LENGTH, WRITTEN = 60, 8
 SMALL: dict[str, Any] = {
@@ -128,6 +130,34 @@ def test_the_text_part_of_gemma3n_loads(tmp_path: Path) -> None:
     assert renamed(tmp_path, {"model.": "model.language_model."}) > 0
     CONFIG_MAPPING["gemma3n"](text_config=text.to_dict()).save_pretrained(tmp_path)
     same_text(alone, tmp_path)
+
+
+def test_a_text_part_that_names_the_whole_models_class_loads(tmp_path: Path) -> None:
+    whole, file = checkpoint("qwen2_5_vl", tmp_path), tmp_path / "config.json"
+    config = json.loads(file.read_text())
+    config["text_config"]["architectures"] = config["architectures"] = ["Qwen2_5_VLForConditionalGeneration"]
+    file.write_text(json.dumps(config))
+    same_text(whole, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["mistral3", "internvl", None])
+def test_an_output_layer_of_its_own_is_counted_whatever_the_configuration_says(
+    kind: str | None, tmp_path: Path
+) -> None:
+    """transformers does not tie weights that differ; several kinds' own default is to tie."""
+    whole = checkpoint(kind, tmp_path) if kind else tiny_model(tiny_config(tie_word_embeddings=True), 3, "eager")
+    whole.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    embeddings = next(value for name, value in weights.items() if name.endswith("embed_tokens.weight"))
+    assert "lm_head.weight" not in weights and read_dims(tmp_path).tied
+    for output, tied in ((embeddings.clone(), True), (embeddings.flip(0).clone(), False)):
+        save_file({**weights, "lm_head.weight": output}, file, {"format": "pt"})
+        dims, module = read_dims(tmp_path), load_module(tmp_path, torch.float32)
+        assert dims.tied == tied == (module.lm_head.weight is module.model.embed_tokens.weight)
+        assert torch.equal(module.lm_head.weight, output)
+        held = sum(parameter.nbytes for parameter in module.parameters())
+        assert size_in(tmp_path).num_parameters == held // 4 and dims.packed_bytes == held
 
 
 def test_what_cannot_be_taken_out_is_refused_in_one_line(tmp_path: Path) -> None:
