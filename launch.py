@@ -43,6 +43,8 @@ def main(argv: Sequence[str]) -> int:
         if getattr(sys, name) is None:  # it was closed, or there is no console, as with pythonw
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     args = parse_arguments(argv, TOOLS)
+    if args.offline:
+        os.environ.setdefault("PIP_NO_INDEX", "1")
     try:
         prepare_environment(argv, use_venv=args.venv, device=args.device)
         prepare_process(offline=args.offline)
@@ -51,18 +53,27 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.flush()
         return code
     except CoreError as error:
-        code = 2 if error.wrong_usage else 1
-        print("error:", " ".join(str(error).split()), file=sys.stderr)
-        if getattr(args, "json", False) and not getattr(error, "has_results", False):
-            print(error_document(error.problem, error.hint, code=code), flush=True)
-        return code
+        return tell(error, as_json=getattr(args, "json", False))
     except KeyboardInterrupt:
         return 130
-    except OSError as error:  # of output: its reader has gone, as in `| head`, or its disk is full
+    except OSError as error:
+        if error.filename is not None:
+            told = CoreError(f"{error.filename}: {error.strerror}.", hint="Check who may read and write there.")
+            return tell(told, as_json=getattr(args, "json", False))
+        # of output: its reader has gone, as in `| head`, or its disk is full
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             print(f"error: {error}. Write to another place.", file=sys.stderr)
         return 1
+
+
+def tell(error: CoreError, *, as_json: bool) -> int:
+    """Print an error. Returns the exit status."""
+    code = 2 if error.wrong_usage else 1
+    print("error:", " ".join(str(error).split()), file=sys.stderr)
+    if as_json and not getattr(error, "has_results", False):
+        print(error_document(error.problem, error.hint, code=code), flush=True)
+    return code
 
 
 def prepare_process(*, offline: bool = False) -> None:

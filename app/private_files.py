@@ -1,40 +1,13 @@
-"""Files and folders that only their owner can read, written whole or not at all."""
+"""Folders that only their owner can open, and sizes of files."""
 
 import contextlib
-import errno
 import os
-import secrets
-import shutil
 import stat
 from pathlib import Path
 
 from core.errors import NotPossibleHere
-from core.kv_store.durable import sync_folder
 
 SET_ASIDE = ".damaged"
-DRAFT = ".part"
-
-
-def replace_file(file: Path, content: bytes | Path) -> None:
-    """Write bytes, or the copy of a file, atomically and through a power cut. Raises OSError, also for a cut copy."""
-    draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}{DRAFT}")
-    try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as out:
-            if isinstance(content, bytes):
-                out.write(content)
-            else:
-                with content.open("rb") as source:
-                    shutil.copyfileobj(source, out)
-                    if out.tell() != os.fstat(source.fileno()).st_size:
-                        raise OSError(errno.EIO, "its copy has another size")
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(draft, file)
-        sync_folder(file.parent)
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 def make_private(folder: Path) -> None:

@@ -16,7 +16,7 @@ LAYERS = {
     ],
     "core": [
         "triforce", "kv_store", "engine_api", "engine", "engine_builder", "engine_info",
-        "generation", "parallel", "planning", "decoding", "models", "caches", "ops", "config", "errors",
+        "generation", "parallel", "planning", "decoding", "models", "caches", "ops", "config", "files", "errors",
     ],
 }  # fmt: skip
 MODULES = {

@@ -22,7 +22,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 ECHO = """
 import json, os, sys
-NAMES = ("GRADIO_ANALYTICS_ENABLED", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_OFFLINE")
+NAMES = ("GRADIO_ANALYTICS_ENABLED", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_OFFLINE", "PIP_NO_INDEX")
 def run(args):
     print("log", file=sys.stderr)
     told = {key: os.environ.get(key) for key in NAMES}
@@ -105,7 +105,7 @@ def test_a_met_environment_is_used_at_once_from_any_folder(run: Run, checkout: P
     assert given["prefix"] == sys.prefix and "a b.pdf" in str(given["files"])
     assert (given["GRADIO_ANALYTICS_ENABLED"], given["HF_HUB_DISABLE_TELEMETRY"]) == ("False", "1")
     given = json.loads(run("--no-browser", "--offline").stdout)
-    assert (given["browser"], given["HF_HUB_OFFLINE"]) == (False, "1"), "the app, and set before anything is imported"
+    assert (given["browser"], given["HF_HUB_OFFLINE"], given["PIP_NO_INDEX"]) == (False, "1", "1"), "set before imports"
     assert not (checkout / ".venv").exists()
 
 
@@ -115,6 +115,13 @@ def test_a_core_error_is_one_line_and_its_exit_code(run: Run, name: str, code: i
     assert the_line(run(*ASK, ask=raises), code) == "error: Bad value. Use another."
     told = {"problem": "Bad\nvalue.", "hint": "Use another.", "exit_code": code}
     assert json.loads(run(*ASK, "--json").stdout) == {"error": told}
+
+
+def test_a_file_that_may_not_be_read_is_an_error_like_any_other(run: Run) -> None:
+    raises = "raise PermissionError(13, 'Permission denied', '/models/x')"
+    told = "error: /models/x: Permission denied. Check who may read and write there."
+    assert the_line(run(*ASK, ask=raises)) == told
+    assert json.loads(run(*ASK, "--json").stdout)["error"]["exit_code"] == 1
 
 
 @pytest.mark.parametrize(

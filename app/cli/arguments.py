@@ -46,7 +46,7 @@ def parsed(argv: Sequence[str], commands: Mapping[str, Command]) -> argparse.Nam
     """Parse a command line: a command and its options, or options of the app. Raises Misuse."""
     command = commands.get(argv[0], APP) if argv else APP
     parser = build_parser(command, commands, everything="--help-all" in argv)
-    args, rest = parser.parse_known_args(argv if command is APP else argv[1:])
+    args, rest = parser.parse_known_intermixed_args(argv if command is APP else argv[1:])
     if command.name == "test":
         args.pytest_args = rest
     elif rest and rest[0] in commands and command is APP:  # options of the app have been understood before it

@@ -146,9 +146,13 @@ ATTENTION = ("auto", "torch", "compiled", "flash-attn")
 HERE = f"TriForce Reader 0.1, Python {platform.python_version()}"
 JSON = option("--json", "print one JSON document as the last line of stdout", action="store_true")
 VENV = flag("--no-venv", "use the current environment", RARE)
+HELP_ALL = option("--help-all", "list all options, rare ones too", action="help")
+OFFLINE = flag("--offline", "never ask the network", "app models")
+DATA_DIR = option("--data-dir DIR", "where settings and prefilled books are kept", "app models saved", type=file_name)
+FOLDERS = group("common options", HELP_ALL, OFFLINE, DATA_DIR, VENV)
 COMMON = group(
     "common options",
-    option("--help-all", "list all options, rare ones too", action="help"),
+    HELP_ALL,
     option("--model NAME|PATH", "a known name, a folder or a hub id (default: bundled)"),
     option("--draft NAME|PATH", "a draft model, or none (default: one with the same tokens)", RARE, default="auto"),
     option("--bits", "of its weights (default: as computed)", "doctor serve", type=int, choices=(16, 8, 4)),
@@ -166,12 +170,12 @@ COMMON = group(
     option("--context N", "tokens the model keeps in view (default: what fits)", type=int),
     option("--gpu-memory GIB", "most to use of each GPU; the rest waits in host memory", "doctor", type=float),
     option("--seed N", "of all random draws (default: 0)", type=int, default=0),
-    flag("--offline", "never ask the network", "app models"),
+    OFFLINE,
     flag("--no-layerwise", "read prompts chunk by chunk where keys and values wait in host memory", RARE),
     option("--attention", "(default: the fastest)", RARE, choices=ATTENTION, default="auto"),
     flag("--no-graphs", "launch CUDA kernels one by one", RARE),
     option("--cpu-attention-share F", "of what lies in host memory, 0 to 0.9 (default: measured)", RARE, type=float),
-    option("--data-dir DIR", "where settings and prefilled books are kept", "app", type=file_name),
+    DATA_DIR,
     VENV,
 )
 REMOTE = group(
@@ -282,7 +286,7 @@ COMMANDS = (
         "saved",
         "books saved on disk, which need not be read again",
         JSON,
-        COMMON,
+        FOLDERS,
         option("action list|remove|clear|cap", nargs="?", choices=("list", "remove", "clear", "cap"), default="list"),
         option("name NAME|GIB", "remove NAME; cap GIB: room for all of them", nargs="?"),
     ),
@@ -304,7 +308,7 @@ COMMANDS = (
         "models",
         "known models: list, show, get, remove",
         JSON,
-        COMMON,
+        FOLDERS,
         option("action list|show|get|remove", nargs="?", choices=("list", "show", "get", "remove"), default="list"),
         option("name NAME", "a name of the list, or a hub id such as Qwen/Qwen3-8B", nargs="?"),
     ),

@@ -5,6 +5,7 @@ whose sizes are published. Loads nothing.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -141,7 +142,7 @@ def find_subject(name: str, draft: str = AUTO) -> Subject:
     Raises:
         UnknownModel, DamagedAssets, UnsupportedModel.
     """
-    file, shape = Path(name).expanduser(), find_shape(name)
+    file, shape = Path(os.path.expanduser(name)), find_shape(name)
     if file.is_file() and file.suffix == ".json":
         return Subject(file.name, "a configuration, without weights", size_of(read_config(file), file.name))
     if shape is not None and not (file / "config.json").is_file() and not is_here(name):

@@ -36,6 +36,7 @@ VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "triforce-reader.stamp"  # the digest of the requirements installed, or INSTALLING
 INSTALLING = "installing"
+WAITING = "Waiting for another start, which holds {}."
 # A folder of wheels for each CUDA version. The variable names a mirror; empty: torch comes from the user's own index.
 TORCH_WHEELS, TORCH_WHEELS_VARIABLE = "https://download.pytorch.org/whl", "TRIFORCE_TORCH_INDEX"
 
@@ -223,7 +224,9 @@ def explain_pip(complaints: str) -> NotPossibleHere:
     errors = [line for line in complaints.splitlines() if line.startswith("ERROR:")]
     reason = last_line("\n".join(errors) or complaints).removeprefix("ERROR:").strip()
     hint = "Install requirements.txt by hand and start with --no-venv."
-    if "No matching distribution" in reason:  # pip says no more of an index that asks for a password
+    if "PIP_NO_INDEX" in os.environ:
+        hint = "Start once without --offline (or PIP_NO_INDEX) and with a network."
+    elif "No matching distribution" in reason:  # pip says no more of an index that asks for a password
         python = f"another Python from 3.11 up (this is {sys.version_info[0]}.{sys.version_info[1]})"
         hint = f"Try {python}, or see that pip may read its index (pip config list)."
     return NotPossibleHere(f"pip could not install the requirements: {reason.rstrip('.')}.", hint=hint)
@@ -244,14 +247,19 @@ def one_at_a_time() -> Iterator[None]:
         if sys.platform == "win32":
             import msvcrt
 
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+            while True:
+                try:
+                    msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # tries for ten seconds
+                    break
+                except OSError:
+                    print(WAITING.format(lock), file=sys.stderr)
         else:
             import fcntl
 
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                print(f"Waiting for another start, which holds {lock}.", file=sys.stderr)
+                print(WAITING.format(lock), file=sys.stderr)
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield  # closing the file releases the lock, even when this process is killed
 

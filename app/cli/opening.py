@@ -180,7 +180,7 @@ class OpenText:
         opening = self.conversation.opening_ids(engine.text, thinking)
         ids = prompt[: len(opening) + 1]  # prefill leaves the last token out
         started, store = perf_counter(), self._saved_books(make=bool(args.saved))
-        fetched = fetch(store, ids) if store else None
+        fetched = fetch(store, ids, stop) if store else None
         fetch_seconds = perf_counter() - started if fetched else 0.0
         line = ProgressLine()
         for step in engine.read(ids, stop):
@@ -196,7 +196,7 @@ class OpenText:
         )
         if args.saved is False or stop.is_set():
             return done
-        return replace(done, kept=self._keep(opening, done, store))
+        return replace(done, kept=self._keep(opening, done, store, stop))
 
     def _saved_books(self, *, make: bool) -> "BookStore | None":
         """The saved books, in a folder that is made if there is none; None: not wanted, or not usable nor requested.
@@ -212,7 +212,7 @@ class OpenText:
         try:
             if not (make or (data_place(self.args.data_dir) / SHELF).is_dir()):
                 return None
-        except (OSError, RuntimeError):  # a home that may not be looked into, or none
+        except (OSError, CoreError):  # a home that may not be looked into, or none
             return None
         from core.kv_store.engine_store import BookStore, refusal
         from core.kv_store.folder import BookFolder
@@ -228,7 +228,9 @@ class OpenText:
             print(f"note: nothing is kept. {error.problem}", file=sys.stderr)
             return None
 
-    def _keep(self, ids: Sequence[int], done: Opening, store: "BookStore | None") -> "Kept | None":
+    def _keep(
+        self, ids: Sequence[int], done: Opening, store: "BookStore | None", stop: threading.Event
+    ) -> "Kept | None":
         """Save the book if that is wanted, or took long to read; a full folder is no error."""
         from core.kv_store.engine_store import LEAST_TOKENS, WORTH_SECONDS, Kept
         from core.kv_store.folder import amount
@@ -242,6 +244,8 @@ class OpenText:
         try:
             names = [name_of(file) for file in self.args.files]
             for event in store.keep(store.read_book(ids, names, done.read_seconds)):
+                if stop.is_set():
+                    return None
                 if isinstance(event, Kept):
                     size = amount(event.size_bytes)
                     print(f"Saved: {size}, not to be read again (--no-saved saves nothing).", file=sys.stderr)
@@ -251,11 +255,11 @@ class OpenText:
         return None
 
 
-def fetch(store: "BookStore", ids: Sequence[int]) -> "Fetched | None":
+def fetch(store: "BookStore", ids: Sequence[int], stop: threading.Event) -> "Fetched | None":
     """Bring a saved book into the cache, and tell it; None: there is none that begins so."""
     from core.kv_store.engine_store import Fetched
 
-    fetched = next((event for event in store.fetch(ids) if isinstance(event, Fetched)), None)
+    fetched = next((event for event in store.fetch(ids, stop) if isinstance(event, Fetched)), None)
     if fetched:
         took, once = duration(fetched.elapsed_seconds), duration(fetched.book.label.read_seconds)
         print(f"From the saved books: {fetched.num_tokens:,} tokens in {took} (read once in {once}).", file=sys.stderr)

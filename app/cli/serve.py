@@ -16,7 +16,7 @@ from app.server.ending import Ending, leave
 from app.server.openai.api import Api
 from app.server.openai.request_log import log_requests
 from app.server.request_guard import Hosts
-from app.server.serve_page import check_port, load
+from app.server.serve_page import check_port, load, open_port
 from core.errors import InvalidSetting
 
 KEY_VARIABLE = "TRIFORCE_API_KEY"
@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
     key = args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE) or None
     check_door(args.host, key)
     check_port(args.host, args.port)
-    config = engine_config(args)
-    worker = EngineWorker(lambda: load(config), saved_books=saved_books(args))
+    wanted = engine_config(args)
+    worker = EngineWorker(lambda: load(wanted), saved_books=saved_books(args))
     with Ending():
         try:
             worker.start()
@@ -59,17 +59,12 @@ def run(args: argparse.Namespace) -> int:
                 most_waiting=args.queue,
                 thinking=args.thinking,
             )
-            announce(args, ready)
             log_requests()
-            uvicorn.run(
-                api.app,
-                host=args.host,
-                port=args.port,
-                log_level="warning",
-                timeout_graceful_shutdown=LONGEST_END_SECONDS,
-                **HOW,
-            )
-        except KeyboardInterrupt:  # uvicorn has shut down and raises it again, unless signals are ignored here
+            config = uvicorn.Config(api.app, log_level="warning", timeout_graceful_shutdown=LONGEST_END_SECONDS, **HOW)
+            with open_port(args.host, args.port) as port:
+                announce(args, ready)
+                uvicorn.Server(config).run(sockets=[port])
+        except KeyboardInterrupt:  # uvicorn has shut down and raises it again
             pass
         finally:
             worker.close()

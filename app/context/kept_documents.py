@@ -6,7 +6,6 @@ pages. Nothing is written unasked.
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,12 +14,12 @@ from typing import Any, NamedTuple, get_args
 
 from app.context.context_documents import Book, digest_of
 from app.documents.document import Chapter, Document, Format, Page
-from app.private_files import DRAFT, replace_file, size_of
+from app.private_files import size_of
 from core.errors import CoreError
+from core.files import replace_file, sweep_drafts
 
 FOLDER = "kept"  # in the data folder
 MOST_BYTES = 4 << 30  # of all files; those that were not opened for longest go
-OLD_SECONDS = 3600.0  # a draft that old was left by a program that was killed
 TUPLES = ("warnings", "picture_pages", "recognised_pages", "authors")
 
 
@@ -81,6 +80,8 @@ class KeptDocuments:
                 raise ValueError("another text")
             os.utime(path)
         except (OSError, ValueError, TypeError, KeyError, AssertionError, RecursionError) as error:
+            if not isinstance(error, OSError):
+                path.unlink(missing_ok=True)  # so that it is kept again
             raise KeptTextGone(name) from error
         return Kept(document, copy if copy.is_file() else None)
 
@@ -99,9 +100,7 @@ class KeptDocuments:
 
     def _make_room(self, newest: bytes) -> None:
         assert self.folder is not None, "nothing is kept"
-        for draft in self.folder.glob(f"*{DRAFT}"):
-            if _used(draft) < time.time() - OLD_SECONDS:
-                draft.unlink(missing_ok=True)
+        sweep_drafts(self.folder)
         kept = {bytes.fromhex(path.stem) for path in self._files()}
         for digest in sorted(kept - {newest}, key=lambda digest: _used(self._text(digest))):
             if sum(map(size_of, self._files())) <= self._most_bytes:

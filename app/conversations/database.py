@@ -13,13 +13,18 @@ from contextlib import closing, contextmanager, suppress
 from itertools import zip_longest
 from pathlib import Path
 
+import psutil
+
 from app.conversations.schema import FORMAT, VERSION, NewerVersion, answer_document, load
 from app.conversations.tree import ROOT, Dialogue
 
 NAME = "conversations.sqlite"
 BUSY_SECONDS = 5.0  # that a writer waits for another program's
 DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-NETWORKS = {"9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"}
+NETWORKS = {
+    "9p", "afpfs", "afs", "beegfs", "ceph", "cifs", "fuse.rclone", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "nfs",
+    "nfs4", "smb3", "smbfs", "virtiofs", "webdav",
+}  # fmt: skip
 
 SCHEMA = (
     """CREATE TABLE conversations (
@@ -184,10 +189,7 @@ def on_network(path: Path) -> bool:
     """Whether a file is on a network file system, where programs on two machines cannot share a write-ahead log."""
     if os.name == "nt":
         return str(path.absolute()).startswith("\\\\")
-    try:
-        mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return False
-    above = {str(folder).replace(" ", "\\040") for folder in path.resolve().parents}  # as the kernel writes them
-    inside = [(len(place), kind) for _, place, kind, *_ in mounts if place in above]
+    above = set(map(str, path.resolve().parents))
+    mounts = psutil.disk_partitions(all=True)
+    inside = [(len(mount.mountpoint), mount.fstype) for mount in mounts if mount.mountpoint in above]
     return max(inside, default=(0, ""))[1] in NETWORKS

@@ -21,9 +21,8 @@ def data_dir(chosen: Path | str | None) -> Path:
     try:
         folder = data_place(chosen)
         make_private(folder)
-    except (RuntimeError, ValueError) as error:  # no home; a NUL in the name
-        told = f"The data folder {chosen or '~/.triforce-reader'} cannot be made"
-        raise NotPossibleHere(f"{told} ({error}).", hint=ANOTHER) from error
+    except ValueError as error:  # a NUL in the name
+        raise NotPossibleHere(f"The data folder {chosen} cannot be made ({error}).", hint=ANOTHER) from error
     if not os.access(folder, os.W_OK):
         raise NotPossibleHere(f"The data folder {folder} cannot be written to.", hint=ANOTHER)
     if os.name == "posix" and folder.stat().st_mode & 0o077:
@@ -32,5 +31,9 @@ def data_dir(chosen: Path | str | None) -> Path:
 
 
 def data_place(chosen: Path | str | None) -> Path:
-    """Where that folder is, or would be created. Raises RuntimeError where nobody knows the home."""
-    return Path(chosen).expanduser() if chosen else Path.home() / ".triforce-reader"
+    """Where that folder is, or would be created. Raises NotPossibleHere where nobody knows the home."""
+    try:
+        return Path(chosen).expanduser() if chosen else Path.home() / ".triforce-reader"
+    except RuntimeError as error:
+        told = f"The data folder {chosen or '~/.triforce-reader'} cannot be made"
+        raise NotPossibleHere(f"{told} ({error}).", hint=ANOTHER) from error

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.private_files import SET_ASIDE, replace_file
+from app.private_files import SET_ASIDE
+from core.files import replace_file
 
 if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that while the page is already served
     from core.models.hub.local import LocalModel

@@ -299,17 +299,19 @@ def check_exposure(host: str, *, share: bool, auth: tuple[str, str] | None) -> N
 
 
 def check_port(host: str, port: int) -> None:
-    """Check that this machine can listen there.
+    """Check that this machine can listen there. Raises: as `open_port`."""
+    open_port(host, port).close()
+
+
+def open_port(host: str, port: int) -> socket.socket:
+    """A socket that listens there.
 
     Raises:
         NotPossibleHere: the address is not one of this machine, or the port is in use or reserved.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            if os.name == "posix":  # allows a port that was in use a moment ago; elsewhere it means something else
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
+        return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         problem, hint = f"{host} is not an address of this machine.", "Use --host 127.0.0.1, or leave it out."
         if error.errno in (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE)):

@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +32,7 @@ from core.decoding.adaptive import (
 from core.decoding.sampling import Filters
 from core.decoding.speculative import SampledModel, Speculative
 from core.decoding.verify import Verdict
+from core.files import replace_file
 from core.models.cached_model import CachedModel
 from core.ops.kernel_build import cache_folder
 from core.ops.threads import process_threads
@@ -318,7 +318,4 @@ def _read(file: Path) -> dict[str, Seconds]:
 def _write(file: Path, held: Mapping[str, Seconds]) -> None:
     with contextlib.suppress(OSError):  # then only this process knows them
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle, part = tempfile.mkstemp(dir=file.parent, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(held, out)
-        os.replace(part, file)
+        replace_file(file, json.dumps(held).encode())

@@ -309,26 +309,30 @@ class StreamDecoder:
     def __init__(self, text: ChatText) -> None:
         self._text = text
         self._ids: list[int] = []
-        self._context = self._emitted = 0  # ids before `_emitted` are shown; ids from `_context` on are decoded again
+        self._context = self._whole = 0  # ids from `_context` on are decoded again; before `_whole` no character is cut
+        self._shown = 0  # characters of what is decoded again
+        self._begun = 0  # ids before the one in which the waiting character begins
 
     def push(self, token_id: int) -> str:
-        """The text that the token adds; "" inside a character."""
+        """The text that the token completes; "" inside a character."""
         self._ids.append(token_id)
-        before = self._text.decode(self._ids[self._context : self._emitted])
         after = self._text.decode(self._ids[self._context :])
-        waiting = len(self._ids) - self._emitted
-        if after.endswith(REPLACEMENT) and waiting < LONGEST_CHARACTER:
-            return ""
-        if after != before:  # behind a special token, which has no text, the token before it is still needed
-            self._context = self._emitted
-        self._emitted = len(self._ids)
-        return after[len(before) :]
+        waits = after.endswith(REPLACEMENT) and len(self._ids) - self._begun < LONGEST_CHARACTER
+        new = (after.rstrip(REPLACEMENT) if waits else after)[self._shown :]
+        self._shown += len(new)
+        if new or not waits:
+            self._begun = len(self._ids) - waits
+        if not waits:
+            if new:  # behind a special token, which has no text, the token before it is still needed
+                self._context = self._whole
+            self._whole = len(self._ids)
+            self._shown = len(self._text.decode(self._ids[self._context :]))
+        return new
 
     def flush(self) -> str:
         """The remaining text at the end of the answer."""
-        before = self._text.decode(self._ids[self._context : self._emitted])
-        rest = self._text.decode(self._ids[self._context :])[len(before) :]
-        self._context = self._emitted = len(self._ids)
+        rest = self._text.decode(self._ids[self._context :])[self._shown :]
+        self._shown += len(rest)
         return rest
 
 

@@ -1,8 +1,8 @@
 """The folder with all saved books: lists them, limits their size and removes the least recently used.
 
 Several processes may use it at once without locks: a book appears by one rename and disappears by one removal, and a
-process that has it open can go on reading. The name of a file being written has its writer's number, so that the rest
-of a killed process is recognised and removed. Damaged files are removed; `notices` lists them.
+process that has it open can go on reading. What a killed process has left is removed (`core.files`). Damaged files are
+removed; `notices` lists them.
 """
 
 import contextlib
@@ -10,26 +10,23 @@ import errno
 import json
 import logging
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, get_args
 
-import psutil
 from torch import Tensor
 
 from core.caches.tokens import common_prefix
 from core.errors import BookFolderFull, InvalidSetting, NotPossibleHere, UnknownBook
+from core.files import draft_of, replace_file, sweep_drafts
 from core.kv_store.bookfile import EARLIER, SUFFIX, BookReader, DamagedBook, Label, OtherFormat
-from core.kv_store.durable import sync_folder
 from core.kv_store.identity import digest_of
 
 log = logging.getLogger(__name__)
 
 SavingMode = Literal["ask", "always", "never"]
-DRAFT = ".part"
 SETTINGS, DIGESTS = "settings.json", "weights.json"
 SPARE_BYTES = 1 << 30  # of the disk that stay free
 DEFAULT_CAP_BYTES = 40 << 30
@@ -100,7 +97,7 @@ class BookFolder:
                 f"The folder of saved books, {path}, cannot be made ({error.strerror}).",
                 hint="Choose another place with --data-dir.",
             ) from error
-        self.sweep()
+        sweep_drafts(self.path)
         if earlier := self._earlier():
             size = amount(sum(file.stat().st_size for file in earlier))
             self.notices.append(
@@ -127,12 +124,9 @@ class BookFolder:
         Raises:
             BookFolderFull: they cannot be written.
         """
-        draft = self.path / f"{SETTINGS}.{secrets.token_hex(8)}.{os.getpid()}{DRAFT}"
         try:
-            draft.write_text(json.dumps(asdict(settings)), encoding="utf-8")
-            os.replace(draft, self.path / SETTINGS)
+            replace_file(self.path / SETTINGS, json.dumps(asdict(settings)).encode())
         except OSError as error:
-            draft.unlink(missing_ok=True)
             raise BookFolderFull(f"The settings of the saved books cannot be written ({error.strerror}).") from error
         self.evict(settings.cap_bytes)
 
@@ -214,7 +208,7 @@ class BookFolder:
         if size_bytes > cap:
             raise BookFolderFull(f"The book would take {amount(size_bytes)}, all may take {amount(cap)}.", cap=True)
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)  # somebody may have removed it
-        self.sweep()
+        sweep_drafts(self.path)
         freed = max(0, sum(book.size_bytes for book in self.books()) - (cap - size_bytes))
         lacking = size_bytes + SPARE_BYTES - shutil.disk_usage(self.path).free - freed
         if lacking > 0:
@@ -260,30 +254,11 @@ class BookFolder:
         Raises:
             BookFolderFull: the disk is full or fails; no temporary file is left.
         """
-        path = self.path / f"{book_id(family, token_ids)}{SUFFIX}"
-        draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.{os.getpid()}{DRAFT}")
         try:
-            with open(draft, "xb", opener=private) as file:
+            with draft_of(self.path / f"{book_id(family, token_ids)}{SUFFIX}") as file:
                 yield file
-            os.replace(draft, path)
-            sync_folder(self.path)
         except OSError as error:
             raise BookFolderFull(f"The book could not be saved: {error.strerror or error}.") from error
-        finally:
-            draft.unlink(missing_ok=True)
-
-    def sweep(self) -> None:
-        """Remove temporary files whose writers are gone."""
-        for draft in self.path.glob(f"*{DRAFT}"):
-            writer = draft.name.removesuffix(DRAFT).rpartition(".")[2]
-            if not (writer.isdecimal() and psutil.pid_exists(int(writer))):
-                with contextlib.suppress(OSError):  # another process has removed it
-                    draft.unlink()
-
-
-def private(path: str, flags: int) -> int:
-    """Open a file that only its owner can read."""
-    return os.open(path, flags, 0o600)
 
 
 def book_id(family: str, token_ids: Tensor) -> str:

@@ -7,8 +7,6 @@ beside the saved books and reused while the files' names, sizes and times stay t
 
 import hashlib
 import json
-import os
-import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
+from core.files import replace_file
 from core.kv_store.bookfile import FORMAT, as_bytes
 from core.models.hub.store import weight_files
 
@@ -138,8 +137,5 @@ def _keep(kept: Mapping[str, str], known: Path | None) -> None:
     """Write the digests atomically. If the disk is full, they are only computed again next time."""
     if known is None:
         return
-    draft = known.with_name(f"{known.name}.{secrets.token_hex(4)}")
     with suppress(OSError):
-        draft.write_text(json.dumps(kept), encoding="utf-8")
-        os.replace(draft, known)
-    draft.unlink(missing_ok=True)
+        replace_file(known, json.dumps(kept).encode())

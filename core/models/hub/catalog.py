@@ -148,7 +148,7 @@ def find(name: str) -> ModelEntry:
     known = entries().get(name) or row_of(name)
     if known is not None and (known.name == name or not known.overrides):
         return _entry(known)
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))  # which raises nothing
     if not folder.exists() and HUB_ID.fullmatch(name):
         found = store.locate(name)
         if found is None:

@@ -25,6 +25,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, but
 )
 
 from core.errors import CoreError, DamagedDownload, NotEnoughDisk
+from core.files import replace_file
 from core.models.hub import wheel
 from core.models.hub.client import HubFile, Repository, explain, status_of
 from core.models.hub.store import PART, cache_folder, repository_folder
@@ -231,7 +232,7 @@ def _held_bytes(blobs: Path, file: HubFile) -> int:
 
 
 def _show(blob: Path, pointer: Path) -> None:
-    """Link a file of a snapshot to its blob; a copy where links are not allowed (Windows)."""
+    """Link a file of a snapshot to its blob; with a second name where links are not allowed (Windows)."""
     target = Path(os.path.relpath(blob, pointer.parent))
     if pointer.is_symlink() and Path(os.readlink(pointer)) == target:
         return
@@ -239,7 +240,10 @@ def _show(blob: Path, pointer: Path) -> None:
     try:
         pointer.symlink_to(target)
     except OSError:
-        shutil.copyfile(blob, pointer)
+        try:
+            os.link(blob, pointer)
+        except OSError:  # exFAT
+            replace_file(pointer, blob)
 
 
 def _write_ref(folder: Path, commit: str) -> None:

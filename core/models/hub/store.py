@@ -7,6 +7,7 @@ library's constants. Never asks the network.
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from huggingface_hub import constants
@@ -96,8 +97,9 @@ def size_on_disk(repo: str) -> int:
 
 def has_parts(repo: str) -> bool:
     """Whether an unfinished download has left files."""
-    folder = repository_folder(repo) / "blobs"
-    return folder.is_dir() and any(part.stat().st_size for part in folder.glob(f"*{PART}"))
+    with suppress(OSError):  # it may not be looked into
+        return any(part.stat().st_size for part in (repository_folder(repo) / "blobs").glob(f"*{PART}"))
+    return False
 
 
 def remove(repo: str) -> int:

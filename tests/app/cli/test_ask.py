@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,6 +25,7 @@ from app.context.context_documents import digest_of
 from app.documents.errors import DocumentTooLarge
 from core.engine import Engine
 from core.generation.events import PrefillProgress
+from core.kv_store.engine_store import BookStore, Kept, Moving, ReadBook
 from core.models.hub import catalog
 from tests.app.cli.conftest import ROOT, Run
 from tests.app.fakes import write_book
@@ -242,6 +244,19 @@ def test_a_reading_that_is_stopped_tells_what_it_has_read(
     assert told.json["book_tokens_read"] == 128 < told.json["book_tokens"] and told.answer["new_tokens"] == 0
     ran = run(*asked, code=130)
     assert ran.err.endswith("\nStopped.\n") and "read" not in ran.err
+
+
+@pytest.mark.usefixtures("toy", "listens")
+def test_saving_is_stopped_too(book: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = BookStore.keep
+
+    def keep(store: BookStore, read: ReadBook) -> Generator[Moving | Kept]:
+        signal.raise_signal(signal.SIGINT)
+        yield from whole(store, read)
+
+    monkeypatch.setattr(BookStore, "keep", keep)
+    run("ask", book, "-q", "Who?", "--saved", code=130)
+    assert not list(tmp_path.rglob("*.book.*"))
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -77,6 +77,12 @@ def test_what_pip_complains_about_becomes_a_sentence(complaints: str, sentence: 
     assert sentence in str(environment.explain_pip(complaints))
 
 
+def test_without_an_index_the_hint_is_to_start_once_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    error = environment.explain_pip("ERROR: No matching distribution found for torch==2.13.0\n")
+    assert error.hint.startswith("Start once without --offline")
+
+
 @pytest.mark.parametrize(("found", "told"), [(None, "apt install python3-venv"), (object(), "see that there is room")])
 def test_an_environment_that_cannot_be_made_is_told_with_what_it_lacks(
     found: object, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

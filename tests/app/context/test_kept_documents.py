@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from app.context.context_documents import Book, Library
-from app.context.kept_documents import KeptDocuments
+from app.context.kept_documents import KeptDocuments, KeptTextGone
 from app.documents.document import Document
 from core.errors import CoreError
 from tests.app.context.test_context_documents import documents
@@ -49,6 +49,18 @@ def test_the_texts_that_were_not_opened_for_longest_go_with_their_copies(book: B
     assert kept.load(book.digest, "").file, "opened again"
     kept.keep(others[1])
     assert [kept.has(one.digest) for one in (book, *others)] == [True, False, True] and kept.load(book.digest, "").file
+
+
+def test_a_damaged_text_goes_and_is_kept_again(book: Book, tmp_path: Path) -> None:
+    kept = KeptDocuments(tmp_path / "kept")
+    kept.keep(book)
+    (text,) = (tmp_path / "kept").glob("*.json")
+    text.write_bytes(text.read_bytes()[:-5])
+    with pytest.raises(KeptTextGone, match="no longer kept"):
+        kept.load(book.digest, "ab.txt")
+    assert not kept.has(book.digest)
+    kept.keep(book)
+    assert kept.load(book.digest, "").document == book.document
 
 
 def test_a_copy_that_is_cut_short_is_not_kept(book: Book, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from app.conversations import database
@@ -295,8 +297,9 @@ def test_a_file_that_comes_again_brings_nothing_back_and_removes_nothing(
 
 @pytest.mark.skipif(os.name != "posix", reason="mounts are of posix")
 def test_a_network_file_system_is_known_by_its_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mounts = "/dev/a / ext4 rw\nserver:/x /home nfs4 rw\n/dev/b /home/here ext4 rw\n//a/b /a\\040b cifs rw\n"
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: mounts)
+    mounts = (("/", "ext4"), ("/home", "nfs4"), ("/home/here", "ext4"), ("/a b", "smbfs"))
+    parts = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in mounts]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: parts)
     (link := tmp_path / "link").symlink_to("/a b/me")
     remote = {"/home/me", "/a b/me", str(link)}
     found = {name for name in ("/data", "/home/here/me", "/homes", *remote) if database.on_network(Path(name) / NAME)}

@@ -107,6 +107,34 @@ def test_a_word_behind_a_special_token_keeps_its_space() -> None:
     assert [stream.push(token) for token in (0, 1, 0, 0, 2)] == ["", "light", "", "", " house"]
 
 
+class Bytes(Letters):
+    """Tokens are any bytes; `each`: a wrong one becomes a replacement by itself, as where bytes are tokens."""
+
+    def __init__(self, tokens: Sequence[bytes], *, each: bool) -> None:
+        self.tokens, self.each = tokens, each
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        whole = b"".join(self.tokens[token] for token in token_ids)
+        text = whole.decode("utf-8", "replace")
+        wrong = len(whole) - len(text.removesuffix("\ufffd").encode())
+        return text.removesuffix("\ufffd") + "\ufffd" * wrong if self.each and text.endswith("\ufffd") else text
+
+
+@given(
+    st.text("a\u00e9\u4e2d\U0001f9ed", max_size=12),
+    st.lists(st.integers(1, 5), min_size=60, max_size=60),
+    st.booleans(),
+)
+def test_characters_come_whole_wherever_tokens_end(text: str, sizes: list[int], each: bool) -> None:
+    rest, tokens = text.encode(), list[bytes]()
+    for size in sizes:
+        tokens.append(rest[:size])
+        rest = rest[size:]
+    tokens = [token for token in tokens if token]
+    stream = StreamDecoder(Bytes(tokens, each=each))
+    assert "".join(stream.push(number) for number in range(len(tokens))) == text and stream.flush() == ""
+
+
 def test_a_character_cut_off_by_the_end_is_flushed_as_a_replacement() -> None:
     stream, ids = StreamDecoder(TEXT), TEXT.encode("\U0001f9ed")
     assert len(ids) > 1 and [stream.push(token) for token in ids[:-1]] == [""] * (len(ids) - 1)

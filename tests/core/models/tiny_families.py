@@ -35,7 +35,8 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("global_head_dim", "linear_value_head_dim"), 32),
     **dict.fromkeys(("hidden_size_per_layer_input", "laurel_rank"), 8),
     **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace", "eos_token_id", "max_window_layers"), 1),
-    **dict.fromkeys(("num_kv_shared_layers", "bos_token_id", "pad_token_id"), 0),
+    **dict.fromkeys(("num_kv_shared_layers", "bos_token_id"), 0),
+    "pad_token_id": VOCAB - 1,  # real ones are large
     "max_position_embeddings": 4096,
     "query_pre_attn_scalar": 20,
     "linear_num_key_heads": 2,

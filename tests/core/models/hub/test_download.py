@@ -1,5 +1,6 @@
 """Downloads from a hub on this machine: what is cut goes on, what is wrong is noticed, what is refused is told."""
 
+import os
 import random
 import shutil
 import subprocess
@@ -281,6 +282,22 @@ def test_a_model_of_the_catalogue_comes_at_its_commit(
         fetch()
         check_arrived(hub, "beef" * 10)
     assert hub.revisions == [row.commit]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_where_no_link_is_allowed_a_model_has_second_names_or_whole_copies(
+    hub: ToyHub, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "symlink_to", refused)
+    if not links:
+        monkeypatch.setattr(os, "link", refused)
+    fetch()
+    check_arrived(hub)
+    folder = store.locate(REPO)
+    assert folder and (folder / WEIGHTS).stat().st_nlink == 1 + links, "two names take the room of one"
 
 
 def test_two_downloads_at_once_fetch_every_file_once(hub: ToyHub) -> None:

@@ -134,7 +134,7 @@ def test_places_that_may_not_be_read_are_refused_in_one_line(
     put(thinker, add(cache, "who/closed"))
     whole = Path.is_file
 
-    def is_file(path: Path, **options: bool) -> bool:
+    def is_file(path: Path, *_: str, **options: bool) -> bool:
         if "closed" in str(path):
             raise PermissionError(13, "Permission denied")
         return whole(path, **options)
@@ -143,3 +143,5 @@ def test_places_that_may_not_be_read_are_refused_in_one_line(
     refused(closed, "may not be read")
     row = found(cache)["who/closed"]
     assert row.dims is None and row.hint == "Check who may read it."
+    monkeypatch.setattr(Path, "glob", is_file)
+    assert not store.has_parts("who/closed"), "nobody knows"
