@@ -25,6 +25,7 @@ from core.models.trial import kv_type, try_out
 from core.models.weights import load_model, prepared
 from core.ops.backend import Backend, choose_backend
 from core.ops.graphs import Graphs
+from core.ops.kernel import kernel_here
 from core.planning.choices import KV_AS_COMPUTED, Choice
 from core.planning.composition import compose
 from core.planning.hardware import Machine, cap_memory, resolve_device, this_machine
@@ -193,6 +194,8 @@ def planned_pair(config: EngineConfig, files: PairFiles | None = None) -> tuple[
     check_policy(config.retrieval.policy, shared=config.num_gpus > 1)
     files, machine = files or PairFiles.find(config.model, config.draft_model), this_machine()
     plan = composed_plan(files, config, machine)
+    if plan.packs and kernel_here() is None:  # a compiler is not all that it takes
+        plan = composed_plan(files, config, replace(machine, compiles=False))
     config = plan.settled(config)
     if files.draft and plan.composition is not None and not plan.composition.value.has_draft:
         files = files.without_draft(f"left out: {plan.composition.because}")

@@ -56,8 +56,8 @@ def make_full_cache(
 
 def give_back(device: torch.device) -> None:
     """Return unused memory to the device, also of caches that nothing uses any more: they refer to one another."""
+    gc.collect()
     if device.type == "cuda":
-        gc.collect()
         torch.cuda.empty_cache()
 
 

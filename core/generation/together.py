@@ -4,6 +4,7 @@ The cheapest model's passes come first, so that one pass over the full cache ver
 answer's draws depend on the others.
 """
 
+import gc
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -105,7 +106,8 @@ def answered_together(opened: Opened, questions: Sequence[Question], most: int) 
             yield LaneEvent(number, done)
         for number in [number for number in answers if answers[number].stop_reason is not None]:
             seats.pop(number, None)
-            yield LaneEvent(number, answers.pop(number).finished())  # frees its caches
+            yield LaneEvent(number, answers.pop(number).finished())
+            gc.collect()  # its caches, which refer to one another
 
 
 def _in_lane(lane: int, events: Generator[PrefillProgress, None, Answer]) -> Generator[LaneEvent, None, Answer]:

@@ -289,4 +289,4 @@ def same_tokens(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:
     words_a, words_b = a.get_vocab(), b.get_vocab()
     only_one = words_a.items() ^ words_b.items()
     added_to_one = set(a.get_added_vocab()) ^ set(b.get_added_vocab())
-    return {word for word, _ in only_one} <= added_to_one
+    return {word for word, number in only_one if word != f"[PAD{number}]"} <= added_to_one  # llama.cpp's converter adds

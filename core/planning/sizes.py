@@ -182,11 +182,16 @@ class Sizes:
 
     def quantised(self, size: ModelSize, bits: int) -> int:
         """The weights with so many bits, which may be those of the type of computation."""
-        if bits == 8 * self.dtype.itemsize:
-            return self.weights
-        if self.packs:
-            return size.weight_bytes(LAYOUTS[ROUNDED[bits]].bits, 8 * self.dims.disk_dtype.itemsize)
-        return size.weight_bytes(bits, 8 * self.dtype.itemsize)
+        dims, as_stored = self.dims, bits == 8 * self.dtype.itemsize
+        if not self.packs:
+            return self.weights if as_stored else size.weight_bytes(bits, 8 * self.dtype.itemsize)
+        if as_stored and dims.packed_bytes:
+            return dims.packed_bytes
+        rest = 8 * dims.disk_dtype.itemsize
+        packed = self.weights if as_stored else size.weight_bytes(LAYOUTS[ROUNDED[bits]].bits, rest)
+        if size.experts:  # in the type of computation: the kernel has no products with them
+            packed += size.experts.parameters * (self.dtype.itemsize - dims.disk_dtype.itemsize)
+        return min(packed, dims.packed_bytes or packed)  # fewer bits than asked for stay as they are
 
     @property
     def shared(self) -> int:

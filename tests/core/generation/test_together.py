@@ -1,6 +1,7 @@
 """Answers that are decoded together: each is what it is alone, whoever comes, goes or is stopped beside it."""
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -118,6 +119,22 @@ def test_the_trunk_is_read_once_for_all(engine: Engine, monkeypatch: pytest.Monk
     monkeypatch.setattr(kernel, "begun", begun)
     together(engine, questions("autoregressive"))
     assert max(calls) == (5, KEYS_OF_A_SHARE)
+
+
+def test_the_caches_of_an_answer_that_has_ended_are_free(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, living, real = weakref.WeakSet[BranchCache](), list[int](), BranchCache.__init__
+
+    def make(cache: BranchCache, *given: Any) -> None:
+        real(cache, *given)
+        made.add(cache)
+
+    def look(one: LaneEvent) -> None:
+        if isinstance(one.event, PrefillProgress):
+            living.append(len(made))
+
+    monkeypatch.setattr(BranchCache, "__init__", make)
+    together(engine, questions("triforce", lengths=[5] * (MOST_TOGETHER + 3)), look)
+    assert max(living) == MOST_TOGETHER - 1
 
 
 def test_events_of_each_come_in_order_and_more_questions_than_seats_follow_one_another(engine: Engine) -> None:

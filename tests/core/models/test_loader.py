@@ -15,11 +15,20 @@ from core.config import DraftConfig
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.models.hub import catalog
-from core.models.loader import dims_of, read_dims
+from core.models.loader import dims_of, read_dims, same_tokens
 from core.models.param_count import size_of
 from core.models.rotary import KeyShift
 from core.models.weights import load_model
 from tests.core.toys import CPU, FAMILIES, loaded, random_prompt, tiny_config, tiny_model
+
+
+def test_the_padding_of_gguf_files_makes_no_other_tokens() -> None:
+    def tokenizer(*words: str) -> Any:
+        return Mock(get_vocab=lambda: {word: at for at, word in enumerate(words)}, get_added_vocab=dict)
+
+    few = tokenizer("a", "b", "[PAD2]")
+    assert same_tokens(few, tokenizer("a", "b", "[PAD2]", "[PAD3]")) and same_tokens(few, tokenizer("a", "b"))
+    assert not same_tokens(few, tokenizer("a", "c")) and not same_tokens(few, tokenizer("a", "b", "[PAD3]"))
 
 
 def test_a_folder_is_sized_before_it_is_loaded_and_truncated_weights_are_damage(

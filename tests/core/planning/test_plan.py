@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from core import engine_builder
 from core.config import EngineConfig, RetrievalConfig
 from core.decoding.registry import PLAIN, default_method
 from core.engine import Engine
+from core.engine_builder import planned_pair
 from core.errors import CoreError, NotEnoughMemory, NotPossibleHere
 from core.models.hub.catalog import find
 from core.models.loader import ModelDims, read_dims
@@ -78,6 +80,33 @@ def test_counted_weights_are_as_large_as_their_files() -> None:
     sizes = counted, replace(counted, dims=read_dims(HARBOUR))
     shown, stored = (planned(size, HOST).bytes_of(TARGET_WEIGHTS) for size in sizes)
     assert shown == pytest.approx(stored, rel=1e-3) and shown < stored, "a file has a header, too"
+
+
+@pytest.mark.parametrize("bits", [None, 8, 4])
+def test_experts_are_computed_in_32_bits_on_a_processor(bits: int | None) -> None:
+    size = sizes_of("qwen3-30b-a3b-2507")[0]
+    assert size.experts is not None
+    rest = size.num_parameters - size.experts.parameters
+    weights = planned(size, KERNEL, bits=bits, context=1024).bytes_of(TARGET_WEIGHTS) - 4 * size.experts.parameters
+    assert rest / 2 < weights <= 2 * rest
+
+
+def test_fewer_bits_never_take_more_than_the_file_has() -> None:
+    size = sizes_of(GROUPED)[0]
+    stored = replace(size, dims=replace(size.dims, packed_bytes=size.num_parameters // 2))
+    plans = [planned(stored, KERNEL, bits=bits, context=1024) for bits in (None, 8, 4)]
+    assert {plan.bytes_of(TARGET_WEIGHTS) for plan in plans} == {size.num_parameters // 2}
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_weights_are_planned_wide_where_the_kernel_is_not_to_be_had(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_builder, "this_machine", lambda: KERNEL)
+    monkeypatch.setattr(engine_builder, "kernel_here", lambda: object() if is_there else None)
+    monkeypatch.setattr(engine_builder, "loaded_pair", lambda files, config, plan: (None, plan))
+    plan = planned_pair(EngineConfig(context=1024, device="cpu"))[1]
+    assert plan.packs is is_there
 
 
 @pytest.mark.parametrize("model", [LLAMA, "qwen3-0.6b", "harbour"])
