@@ -77,7 +77,7 @@ def forget_tokens(session: Session) -> None:
     session.disk = DiskState()
     uploads.meter = uploads.fit = None
     if uploads.library.books:
-        uploads.settled, uploads.note = Library(), OTHER_MODEL
+        uploads.settled, uploads.note, session.abandoned = Library(), OTHER_MODEL, True
     session.conversation = session.baseline = session.budget = None
     session.num_read, session.read_seconds = 0, 0.0
     session.loads.clear()
@@ -132,6 +132,8 @@ def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine"
     files = {one.file for one in library.books if one.file}  # a text that is read anew stays by its file
     before = book.library.books if book is not None else ()
     stays = any(library.index(one.key) is not None or one.file in files for one in before)
+    if book is None and session.carried and session.dialogue is not None:
+        stays = any(one.digest.hex() in session.dialogue.book.documents for one in library.books)
     turns = with_past(Conversation(), session.exchanges, engine).turns if stays else ()
     fit = Fit(
         books=meter.library(library),
@@ -148,6 +150,7 @@ def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine"
         fit = replace(fit, books=opened[0].num_tokens)
     if opened is None or not fit.fits:
         if session.is_stale:  # the open book is not counted for this model: no question could be asked
+            session.carried = session.dialogue is not None and session.fits
             session.book, session.digest = None, ""
         uploads.fit, uploads.settled = fit, library
         yield Changed()
@@ -252,7 +255,7 @@ def _fate(session: Session, book: Book, digest: str, *, stays: bool) -> Literal[
     dialogue = session.dialogue
     if dialogue is None or dialogue.book.digest == digest:
         return "own"
-    if session.fits:
+    if session.fits or session.carried:
         return "carried" if stays else "left"
     return "waits" if set(book.names) & set(dialogue.book.names) else "left"
 

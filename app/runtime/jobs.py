@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
     from core.engine_info import EngineInfo
     from core.planning.hardware import Machine
 
+BEFORE = "the model before"
 LOOK_SECONDS = 0.1  # between two looks whether a job is ready, or has something to tell
 
 Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
@@ -166,6 +167,11 @@ class JobQueue:
             self.stop_loading.clear()
             self._changed.notify_all()
 
+    def halt(self) -> None:
+        """Stop loading a model; the one before it, which then is loaded again, comes in any case."""
+        if not (isinstance(self.state, Loading) and self.state.model == BEFORE):
+            self.stop_loading.set()
+
     def has_loaded(self, timeout_seconds: float) -> bool:
         """Wait until no model is being loaded; False: one still is."""
         with self._changed:
@@ -250,7 +256,7 @@ class JobQueue:
         """The model that another one was to replace is being loaded."""
         if not self.closed:
             self.stop_loading.clear()
-        self.has_become(Loading("the model before"))
+        self.has_become(Loading(BEFORE))
 
     def loads(self, progress: LoadProgress) -> None:
         """How far loading is."""

@@ -120,7 +120,8 @@ class Reading:
 
     def catch_up(self, session: Session) -> Iterator[WorkerEvent]:
         """Count, open and read, unless another text is still being extracted: its stream then continues with this."""
-        uploads, mine = session.uploads, None
+        uploads = session.uploads
+        mine: Waiting | PrefillProgress | None = None
         if uploads.extracting:
             return
         if uploads.behind:
@@ -129,6 +130,8 @@ class Reading:
             self._later(session)
             return
         uploads.error = None
+        if not isinstance(session.doing, PrefillProgress):
+            session.doing = mine = Waiting("opening", 0)
         try:
             for event in self._jobs.stream(session, "reading", partial(open_and_read, session, self._saved_books)):
                 reads = isinstance(session.doing, PrefillProgress) and session.doing is not mine
@@ -204,7 +207,7 @@ def open_and_read(
 ) -> Iterator[WorkerEvent]:
     """Open the library, and prefill everything before the first question, except what was saved on disk."""
     for event in open_library(session, engine, cancel) if session.uploads.behind else ():
-        if isinstance(event, BookOpened) and not session.is_read and session.doing is None:
+        if isinstance(event, BookOpened) and not session.is_read and not isinstance(session.doing, PrefillProgress):
             session.doing = about_to_read(session, event.book)  # from now on it is not one that was stopped
         yield event
     conversation = session.conversation

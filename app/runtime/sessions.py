@@ -135,11 +135,10 @@ class Session:
     ticked: str = ""  # the parts ticked of a library that is too long
     finding: tuple[Words, int] = (Words(""), 0)  # what Find searches, and how many hits it shows
     inside: str = ""  # whose making is shown: a method of the race; "": the answer
-    caught_up: object = None  # the model for which its book was read again
     acts: OrderedDict[str, bool] = field(default_factory=OrderedDict)  # the newest acts of its page, by their ids
     num_streams: int = 0  # connected pages
     num_visits: int = 0  # pages that were connected, since the program began
-    abandoned: bool = False  # its reading was ended because nobody looked: it goes on with the next who does
+    abandoned: bool = False  # nobody looked, or another model came: its library is read once somebody looks
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a changed copy
     files: OpenFiles = field(default_factory=OpenFiles)  # of PDFs, for images of their pages; shared by all sessions
     kept: KeptDocuments = field(default_factory=KeptDocuments)  # texts on disk; shared by all sessions

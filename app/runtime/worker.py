@@ -225,7 +225,7 @@ class EngineWorker:
         """Nobody looks at the page any more: end its reading, its answer and its race."""
         session = self.sessions.find(session_id)
         if session is not None:
-            session.abandoned = session.is_reading
+            session.abandoned = session.abandoned or session.is_reading
             self.stop_reading(session_id)
             self.jobs.cancel(session_id, "answer")
             self.jobs.cancel(session_id, "race")

@@ -89,13 +89,11 @@ class PageRoutes:
             asyncio.get_running_loop().call_later(GONE_SECONDS, self._left, session, session.num_visits)
 
     def _catch_up(self, session: Session) -> None:
-        """Read what another model has read before, and what was left when nobody looked; once for each model."""
-        state = self._site.worker.state
-        stale = isinstance(state, Ready) and session.is_stale and session.caught_up is not state.info
-        if (stale or session.abandoned) and not self._site.worker.is_busy(session):
-            session.caught_up = state.info if isinstance(state, Ready) else None
+        """Read what another model has read before, and what was left when nobody looked."""
+        worker = self._site.worker
+        if session.abandoned and isinstance(worker.state, Ready) and not worker.is_busy(session):
             session.abandoned = False
-            follow(session, self._site.worker.reading.catch_up(session))
+            follow(session, worker.reading.catch_up(session))
 
     async def _until_changed(self, session: Session, version: int, *, is_late: bool) -> None:
         least, waited = LOOK_SECONDS, 0.0

@@ -215,7 +215,7 @@ ACTS: dict[str, Act] = {
     "model-use": use,
     "model-forget": lambda site, _, name, __: _folders(site).forget(name),
     "model-stop": lambda site, *_: site.downloads.stop(),
-    "model-halt": lambda site, *_: site.worker.jobs.stop_loading.set(),
+    "model-halt": lambda site, *_: site.worker.jobs.halt(),
     "model-dismiss": dismiss,
     "bring": bring,
     "offer-get": fetch,

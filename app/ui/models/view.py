@@ -6,6 +6,7 @@ from app import formats
 from app.runtime.downloads import Fetch
 from app.runtime.error_text import problem_and_hint, without_paths
 from app.runtime.events import Loading, ModelState, Ready
+from app.runtime.jobs import BEFORE
 from app.ui import render
 from app.ui.models.rows import Fit, ModelRow
 from core.errors import CoreError
@@ -134,7 +135,7 @@ def loading(state: Loading) -> str:
     what = f"Loading {render.escape(name)}. The one before is freed." if name else "The model is being loaded."
     far, bar = formats.loading(state.progress), render.bar(state.progress.share, f"Loading of {name or 'the model'}")
     body = f"<p>{what}{f' · {far}' if far else ''}</p>{bar if far else ''}"
-    return _going_on(body, stop="model-halt")
+    return _going_on(body, stop="" if state.model == BEFORE else "model-halt")
 
 
 def told(text: str) -> str:

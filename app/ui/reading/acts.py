@@ -81,6 +81,8 @@ def _write(
 
     def ended() -> None:
         if session.writing is not writing:
+            if session.writing is None and not writing.trace.stats.new_tokens:  # another conversation is shown
+                session.put(left)
             return
         session.writing = None
         path = session.dialogue.path if session.dialogue else ()

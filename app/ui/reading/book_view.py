@@ -179,6 +179,8 @@ def _doing(session: Session) -> str:
     if doing is None:
         return ""
     if isinstance(doing, Waiting):
+        if doing.reason == "opening":  # what is on its way says more
+            return "" if session.uploads.arriving else _running("Opening")
         return _running(waiting_line(doing))
     step = " · ".join(filter(None, ("Reading", page_reached(session.book, doing.done_tokens))))
     left, share = f"<b>{time_left(doing)}</b> {NOTIFY}", doing.done_tokens / max(doing.total_tokens, 1)
@@ -266,12 +268,13 @@ def _rest(session: Session) -> str:
 def how_read(session: Session) -> str:
     """How the model got the book: read, fetched from disk, or found in memory."""
     state, whole = disk_state(session), session.book.num_opening - 1 if session.book else 0
-    if state.num_fetched:
+    if state.num_fetched > whole - MOST_READ_AGAIN:
         return f"Opened from disk in {formats.duration(state.fetch_seconds)}."
     took = f"in {formats.duration(session.read_seconds)}" if session.read_seconds else "at once"
     if whole and session.num_reused >= LEAST_REUSED * whole:
         rest = whole - session.num_reused > MOST_READ_AGAIN
-        return f"Read {took}; part of it was still in memory." if rest else f"Opened again {took}, from memory."
+        where = "came from disk" if state.num_fetched else "was still in memory"
+        return f"Read {took}; part of it {where}." if rest else f"Opened again {took}, from memory."
     return f"Read once, {took}." if session.read_seconds else "Read."
 
 

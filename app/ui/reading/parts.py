@@ -5,7 +5,7 @@ import gradio as gr
 from app.context.context_documents import Book, Chapters, Pages
 from app.context.domain_check import FULL_MODELS, OWN_BOOKS
 from app.context.samples import Sample, named, one_of_each
-from app.runtime.events import Ready
+from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.ui import render
@@ -104,7 +104,7 @@ def problem(session: Session) -> str:
     return render.problem(session.problem, closes="close-problem") if session.problem else ""
 
 
-def flags(session: Session) -> list[str]:
+def flags(site: Site, session: Session) -> list[str]:
     """States of the whole page, for the style sheets."""
     found = {
         "answering": session.writing is not None,
@@ -113,6 +113,7 @@ def flags(session: Session) -> list[str]:
         "choosing": session.uploads.too_long,
         "has-book": _has_book(session),
         "reading": session.is_reading or session.uploads.recognising,  # a hidden tab stays connected
+        "loading": isinstance(site.worker.state, Loading) or bool(site.downloads.now and not site.downloads.now.ended),
         "racing": session.racing is not None and session.racing.running,
     }
     return [name for name, holds in found.items() if holds]
@@ -155,7 +156,7 @@ PARTS = (
     Part("masthead", lambda site, _: masthead(site.worker.state)),
     Part("banner", lambda site, _: notice(site.worker.state)),
     Part("problem", lambda _, session: problem(session)),
-    Part("flags", lambda _, session: flags(session)),
+    Part("flags", flags),
     Part("title", lambda _, session: title(session)),
     Part("read", lambda _, session: read_long(session)),
     Part("draft", lambda _, session: list(session.draft) if session.draft[0] else None),

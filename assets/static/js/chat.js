@@ -29,13 +29,14 @@ function article(id) {
   return find(`[data-exchange="${CSS.escape(id)}"]`, log()) ?? Object.assign(document.createElement("article"), { className: "exchange" });
 }
 
-const isAtEnd = (element) => element.scrollHeight - element.scrollTop - element.clientHeight < 60;
+let atEnd = true; // the reader has not scrolled up
+on("scroll", '#chat [data-part="chat"]', (place) => page.seen(place) && (atEnd = place.scrollHeight - place.scrollTop - place.clientHeight < 60), true);
 
 function arrange() {
   const place = log();
   const chat = state.get("chat");
   if (!place || !chat) return;
-  const [atEnd, first] = [isAtEnd(place), !place.querySelector(".exchange")];
+  const first = !place.querySelector(".exchange");
   const live = state.get("live");
   const wanted = live ? [...chat.order, "live"] : chat.order;
   const nodes = wanted.map((id) => {
@@ -88,7 +89,7 @@ function fit() {
   const field = box();
   if (!field) return;
   field.style.height = "auto";
-  field.style.height = `${field.scrollHeight}px`;
+  if (field.scrollHeight) field.style.height = `${field.scrollHeight}px`; // 0 on a tab that is not seen
 }
 
 function write(text) {

@@ -21,10 +21,13 @@ async function files(entry, path = "") {
   return found;
 }
 
-function hand(field, found) {
+const inputOf = (field) => field?.querySelector("input[type=file]"); // none while Gradio takes other files
+
+async function hand(field, found) {
   if (found.length > MOST_FILES) return alert(`This holds more than ${MOST_FILES} files. Open fewer at once; nothing was opened.`);
-  const input = field?.querySelector("input[type=file]");
-  if (!input || !found.length) return;
+  if (!field || !found.length) return;
+  while (!inputOf(field)) await new Promise((again) => setTimeout(again, 100));
+  const input = inputOf(field);
   const carried = new DataTransfer();
   for (const file of found) carried.items.add(file);
   input.files = carried.files;
@@ -43,7 +46,7 @@ async function drop(event) {
   const plain = [...event.dataTransfer.files];
   const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
   const hasFolder = entries.some((entry) => entry.isDirectory);
-  if (fieldOf(event) && !hasFolder) return; // Gradio takes files
+  if (inputOf(fieldOf(event)) && !hasFolder) return; // Gradio takes files
   event.preventDefault();
   event.stopImmediatePropagation();
   hand(fieldOf(event) ?? document.querySelector("#drop"), hasFolder ? (await Promise.all(entries.map((entry) => files(entry)))).flat() : plain);

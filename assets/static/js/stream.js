@@ -3,6 +3,7 @@
 
 const ATTEMPTS = 8; // to send an act
 const SILENT_MS = 5000; // without a sign of life the program does not answer
+const JUST_MS = 2000; // ago
 export const state = new Map(); // parts by name
 export const drawers = new Map(); // by the beginning of a name: how a part is drawn that is not HTML
 const root = document.documentElement;
@@ -91,6 +92,7 @@ function changed(names) {
 
 let source = null;
 let heard = 0;
+let acted = 0; // when the last act was done: what it began may not have been told yet
 const lost = []; // acts that did not arrive: they go out again with the next sign of life
 
 function take({ parts, whole }) {
@@ -116,8 +118,11 @@ function connect() {
   source?.close();
   source = new EventSource(`page/state?session=${session()}&tab=${tab()}`);
   source.tab = tab();
+  // Refused: another start of the program wants the password again
+  source.onerror = () => source.readyState === EventSource.CLOSED && fetch("page/file").then(({ status }) => status === 401 && location.reload(), () => {});
   source.onmessage = ({ data }) => {
     heard = performance.now();
+    source.told = true;
     root.classList.remove("silent");
     for (const again of lost.splice(0)) again();
     take(JSON.parse(data));
@@ -126,9 +131,9 @@ function connect() {
 }
 
 // A browser has six connections to a program: a tab that nobody sees gives its own back, once nothing goes on in it.
-const busy = () => ["answering", "racing", "reading"].some((name) => state.get("flags")?.includes(name));
+const busy = () => ["answering", "racing", "reading", "loading"].some((name) => state.get("flags")?.includes(name));
 function rest() {
-  if (document.hidden && !busy()) source.close();
+  if (document.hidden && !busy() && source.told && performance.now() - acted > JUST_MS) source.close();
   else if (!document.hidden && source.readyState === EventSource.CLOSED) connect();
 }
 document.addEventListener("visibilitychange", () => {
@@ -152,6 +157,10 @@ export function act(name, values = {}) {
   const [verb] = name.split(":", 1);
   const sent = Promise.resolve(last.get(verb)).then(() => post(name, values));
   last.set(verb, sent);
+  sent.then(() => {
+    acted = performance.now();
+    if (source.readyState === EventSource.CLOSED) connect(); // a hidden page, which may have begun something
+  });
   return sent;
 }
 

@@ -19,7 +19,7 @@ from app.runtime.worker import EngineWorker
 from core.errors import CoreError, UnknownModel
 from core.generation.events import Finished
 from tests.app.documents.conftest import MakePdf
-from tests.app.fakes import SECONDS, FakeEngine, Reader, in_thread, until, wait_for, write_book
+from tests.app.fakes import SECONDS, FakeEngine, FakeText, Reader, in_thread, until, wait_for, write_book
 
 WAITS = Waiting("opening", 0)
 
@@ -62,6 +62,19 @@ class Early:
 def empty(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> Reader:
     """A page without a book."""
     return Reader(worker, engine, worker.sessions.enter(""), tmp_path)
+
+
+def test_there_is_no_moment_between_counting_and_reading(empty: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that nobody sees would leave then."""
+    seen, whole = list[bool](), FakeText.offsets
+
+    def offsets(text: FakeText, part: str) -> list[int]:
+        seen.append(empty.session.is_reading)
+        return whole(text, part)
+
+    monkeypatch.setattr(FakeText, "offsets", offsets)
+    empty.opens()
+    assert seen and all(seen) and not empty.session.is_reading
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -23,6 +23,7 @@ from app.ui.library.acts import once_extracted
 from app.ui.library.view import listing
 from app.ui.reading.book_view import book_card
 from app.ui.reading.parts import flags
+from app.ui.site import Site
 from tests.app.documents import fake_ocr
 from tests.app.documents.conftest import MakePdf
 from tests.app.documents.fake_ocr import GATE, WAITS, write_scan
@@ -117,7 +118,7 @@ def test_a_scan_is_refused_and_offered_stop_uses_the_pages_until_then_and_offers
     html = book_card(session)
     assert "page 3 of 3" in html and "left" in html and f'data-act="stop-recognising:{number}"' in html
     assert list(worker.reading.recognise(session, number)) == [], "once at a time"
-    assert "reading" in flags(session), "a tab that nobody sees stays connected meanwhile"
+    assert "reading" in flags(Site(worker), session), "a tab that nobody sees stays connected meanwhile"
     session.uploads.stop(int(number))
     list(events)
     (book,) = session.uploads.library.books

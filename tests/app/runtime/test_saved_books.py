@@ -86,6 +86,8 @@ def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_rest
     assert [event.reused_tokens == event.total_tokens for event in reading] == [True], "nothing was read"
     assert any(isinstance(event, BookMoving) and event.what == "opening" for event in events)
     assert session.is_read and "Opened from disk in" in card(session) and "Save what was read?" not in card(session)
+    session.disk.num_fetched = session.num_reused = session.num_reused // 2  # its beginning alone was saved
+    assert "part of it came from disk" in card(session)
     assert reader.asks("How was it?", config=SHORT).token_ids == first.token_ids
     assert session.exchanges[-1].num_reread == 0
 

@@ -9,14 +9,19 @@ from typing import Any, cast
 
 import pytest
 
+from app.context.context_documents import Pages
 from app.conversations.exchange import Exchange
 from app.runtime.context_loader import OTHER_MODEL
 from app.runtime.events import LoadFailed, Loading, Ready, Waiting
+from app.runtime.jobs import BEFORE
 from app.runtime.prompts import answer_ids
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
+from app.server.page_routes import PageRoutes
 from app.ui.header import masthead
 from app.ui.models import view
+from app.ui.reading.parts import flags
+from app.ui.site import Site
 from core.config import GenerationConfig
 from core.errors import CoreError, EmptyQuestion, NotEnoughMemory
 from core.models.loading import load_meter
@@ -32,6 +37,7 @@ from tests.app.fakes import (
     wait_for,
     write_book,
 )
+from tests.app.ui.pages import followed
 
 TOO_LARGE = NotEnoughMemory("The weights need 13.0 GiB.", hint="Choose a smaller model.")
 
@@ -186,6 +192,34 @@ def test_reading_is_ended_and_what_waits_is_done_with_the_new_model(begin: Begin
     assert [one.model for one in session.exchanges] == ["other"]
 
 
+@pytest.mark.parametrize("then", ["another model", "a part"])
+def test_a_book_that_is_too_long_for_a_model_is_read_later_and_its_conversation_goes_on(
+    then: str, begin: Begin, tmp_path: Path
+) -> None:
+    program = begin(FakeEngine, lambda: FakeEngine(context=900), FakeEngine)
+    worker, session = program.worker, program.worker.sessions.enter("")
+    list(worker.open_books(session.id, [write_book(tmp_path, "\f".join(("One. " * 60, "Two. " * 60)))]))
+    program.asks(session)
+    routes = PageRoutes(Site(worker))
+
+    def is_looked_at() -> None:
+        program.settled()
+        routes._catch_up(session)
+        wait_for(lambda: not worker.is_busy(session) and not followed())
+
+    program.switch()
+    is_looked_at()
+    assert session.book is None and session.uploads.too_long
+    if then == "another model":
+        program.switch()
+        is_looked_at()
+    else:
+        list(worker.arrange(session.id, lambda library: library.choose(0, Pages(1, 1))))
+    assert session.is_read and len(session.exchanges) == 1
+    program.asks(session)
+    assert len(session.exchanges) == 2
+
+
 def test_loading_tells_how_far_it_is_and_one_that_is_stopped_or_fails_leaves_the_model_before(
     begin: Begin, tmp_path: Path
 ) -> None:
@@ -198,13 +232,23 @@ def test_loading_tells_how_far_it_is_and_one_that_is_stopped_or_fails_leaves_the
             meter.add(0)
         return other()
 
-    program = begin(FakeEngine, half, FakeEngine, TOO_LARGE, FakeEngine, other)
+    def again() -> FakeEngine:
+        waiting.wait(0.3)
+        assert 'data-act="model-halt"' not in view.loading(Loading(BEFORE))
+        load_meter().add(0)
+        return FakeEngine()
+
+    waiting = threading.Event()
+    program = begin(FakeEngine, half, again, TOO_LARGE, FakeEngine, other)
     worker, session = program.worker, program.reader(tmp_path)
     program.switch()
     far = next(one for one in worker.states() if isinstance(one, Loading) and one.progress.total_bytes)
     assert "Loading other… 1.00 GB of 2.00 GB · 50%" in masthead(far)
     assert 'data-act="model-halt"' in view.loading(far) and "50%" in view.loading(far)
-    worker.jobs.stop_loading.set()
+    assert "loading" in flags(Site(worker), session), "a tab that nobody sees stays connected"
+    worker.jobs.halt()
+    wait_for(lambda: worker.state == Loading(BEFORE, worker.state.progress))
+    worker.jobs.halt()  # pressed twice
     state = program.settled()
     assert isinstance(state, Ready) and state.info.model == "fake" and state.refused is not None
     assert "was stopped" in state.refused.problem and program.alive == [0, 0, 0]

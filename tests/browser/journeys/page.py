@@ -4,6 +4,8 @@ Nothing here knows how the page is made. A journey waits for what is seen, never
 """
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,13 @@ class Page:
         expect(target).to_be_focused(timeout=1)
 
     # -------------------- what a reader waits to see
+
+    def waits(self, holds: Callable[[], bool]) -> None:
+        """Wait for what the program knows, while the browser goes on."""
+        until = time.monotonic() + SECONDS
+        while not holds():
+            assert time.monotonic() < until, "it does not come"
+            self.tab.wait_for_timeout(20)
 
     def has_entered(self) -> None:
         """The model is ready, and the page says what it is."""

@@ -107,6 +107,33 @@ def test_a_question_that_gets_no_answer_stands_again_before_what_was_typed_since
     engine.reading.set()
 
 
+def test_a_look_at_another_tab_leaves_the_chat_at_its_end_and_the_box_as_high_as_its_text(
+    page: Page, engine: FakeEngine, tmp_path: Path
+) -> None:
+    page.reads(write_book(tmp_path))
+    engine.enqueue("It is begun | " + "interminably " * 200 + "ended.")
+    page.asks("All of it?")
+    expect(page.conversation).to_contain_text("It is begun")
+    page.goes_to("Inside")
+    engine.writing.set()
+    expect(page.inside).to_contain_text("interminably interminably")
+    page.goes_to("Read")
+    page.answers("ended.")
+    expect(page.button("Regenerate", page.conversation)).to_be_in_viewport()
+    engine.reading.clear()
+    page.opens(write_book(tmp_path, "Another book. " * 30, "another.txt"))
+    page.asks("How was it?")
+    expect(page.conversation).to_contain_text("Waiting until the book is read")
+    page.goes_to("Library")
+    page.presses("Start over")
+    expect(page.heading("Nothing in the library yet")).to_be_visible()
+    page.goes_to("Read")
+    expect(page.question).to_have_value("How was it?")
+    box = page.question.bounding_box()
+    assert box is not None and box["height"] > 16
+    engine.reading.set()
+
+
 def test_a_question_is_changed_and_the_old_branch_stays(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
     two_answers(page, engine, tmp_path)
     page.button("Edit").first.click()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 from tests.app.fakes import FakeEngine, write_book
@@ -12,6 +13,22 @@ pytestmark = JOURNEY
 CHAPTERS = {"Harbour": 600, "Quay": 800, "Storm": 5000, "Teapot": 900, "Choir": 700, "Morning": 1000}
 LINES = [f"This is line {number}, of which nobody ever said anything." for number in range(20)]
 QUOTE = "The carved teapot was lost in the great"
+
+
+def test_a_file_that_is_dropped_while_another_is_on_its_way_comes_too(page: Page, tmp_path: Path) -> None:
+    coming = list[Any]()
+    page.tab.route("**/upload?*", lambda route: coming.append(route) if not coming else route.continue_())
+    page.opens(write_book(tmp_path, "The book one. " * 20, "one.txt"))
+    expect(page.button("Open books")).to_have_count(0)
+    page.tab.evaluate(
+        """() => {
+            const dataTransfer = new DataTransfer();
+            dataTransfer.items.add(new File(["The book two. ".repeat(20)], "two.txt"));
+            document.querySelector("main").dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true }));
+        }"""
+    )
+    coming[0].continue_()
+    expect(page.book).to_contain_text("2 documents, read in this order")
 
 
 def test_several_documents_are_ordered_looked_into_and_removed(page: Page, tmp_path: Path) -> None:

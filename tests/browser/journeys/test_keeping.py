@@ -149,6 +149,46 @@ def test_a_page_without_its_program_says_so_and_goes_on_where_it_was(
     assert len(engine.configs) == 1, "it was written once"
 
 
+def test_a_page_that_nobody_sees_connects_again_for_what_it_began(
+    page: Page, engine: FakeEngine, worker: EngineWorker, tmp_path: Path
+) -> None:
+    page.reads(write_book(tmp_path))
+    (session,) = worker.sessions.all()
+
+    def is_hidden(hidden: bool) -> None:
+        page.tab.evaluate(
+            """(hidden) => {
+                Object.defineProperty(document, "hidden", { get: () => hidden, configurable: true });
+                document.dispatchEvent(new Event("visibilitychange"));
+            }""",
+            hidden,
+        )
+
+    is_hidden(True)
+    page.waits(lambda: session.num_streams == 0)
+    engine.enqueue("One two | three.")
+    page.asks("Count!")
+    expect(page.conversation).to_contain_text("One two")
+    engine.writing.set()
+    page.waits(lambda: session.num_streams == 0)
+    is_hidden(False)
+    page.answers("three.")
+
+
+def test_a_page_whose_login_has_ended_asks_for_it_again(page: Page) -> None:
+    """The program has begun anew: it knows no login of before."""
+    refused = list[str]()
+
+    def refuse(route: Any) -> None:
+        refused.append(route.request.url)
+        route.fulfill(status=401) if len(refused) <= 2 else route.continue_()
+
+    page.tab.route("**/page/*", refuse)
+    with page.tab.expect_navigation():
+        page.goes_to("Library")
+    page.has_entered()
+
+
 def test_a_question_whose_receipt_is_lost_is_asked_once(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
     page.reads(write_book(tmp_path))
     engine.enqueue("Quite dark.")

@@ -305,6 +305,35 @@ def test_undo_brings_back_what_there_was_but_nothing_that_was_given_up(page: Pag
     assert shown_after("start-over", "incognito", "undo") == []
 
 
+def test_a_question_that_waits_is_given_back_when_another_conversation_is_shown(
+    page: PageOf, engine: FakeEngine, tmp_path: Path
+) -> None:
+    other = PageOf(page.worker, opened(page.worker, write_book(tmp_path, name="b.txt")))
+    engine.enqueue("One two | three.")
+    other.begins("Long?")
+    wait_for(lambda: "One two" in other.state().get("live.text", ""))
+    page.begins("It waits?")
+    wait_for(lambda: page.session.writing is not None and page.session.writing.waiting is not None)
+    assert page.does("new")
+    wait_for(lambda: page.state().get("draft", ["", ""])[1] == "It waits?")
+    engine.writing.set()
+    other.rests()
+
+
+def test_a_conversation_that_went_on_with_another_document_does_so_after_undo(
+    page: PageOf, engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.enqueue("Yes.")
+    page.asks("One?")
+    (place(tmp_path) / "b.txt").write_text("More of it.")
+    for act, values in (("open", {"files": ["digest/b.txt"]}), ("start-over", {}), ("undo", {})):
+        assert page.does(act, **values)
+        page.rests()
+    engine.enqueue("No.")
+    page.asks("Two?")
+    assert page.problem == "" and page.texts == ["One?", "Yes. ", "Two?", "No. "]
+
+
 def test_dropped_files_and_those_in_a_zip_open_in_natural_order(page: PageOf, tmp_path: Path) -> None:
     folder = place(tmp_path)
     (folder / "log 10.odt").write_bytes(odt("<text:p>The tenth log of the boats.</text:p>"))
