@@ -38,7 +38,7 @@ class EngineInfo:
     model: str
     description: str
     most_context: int  # the most the model supports
-    thinking: tuple[str, ...]  # the WISHES that the chat template can be told; empty: none
+    thinking: tuple[str, ...]  # the wishes that the chat template can be told; empty: none
     elsewhere: str = ""  # where its text is sent and what it lacks there, in a line; "": it runs on this machine
     thinks: str = ""  # which of `thinking` it does unless told; "": not known
     limits: str = ""  # what the model cannot do, for display; empty for full models

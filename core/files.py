@@ -1,6 +1,7 @@
-"""Files that are written whole or not at all, through a power cut. Standard library only."""
+"""Files that are written whole or not at all, through a power cut; their digests. Standard library only."""
 
 import errno
+import hashlib
 import os
 import secrets
 import shutil
@@ -44,6 +45,12 @@ def replace_file(file: Path, content: bytes | Path) -> None:
             shutil.copyfileobj(source, out)
             if out.tell() != os.fstat(source.fileno()).st_size:
                 raise OSError(errno.EIO, "its copy has another size")
+
+
+def file_digest(file: Path) -> str:
+    """SHA-256 of a file. Cost: reads it."""
+    with file.open("rb", buffering=0) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sweep_drafts(folder: Path) -> None:

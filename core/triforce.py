@@ -75,11 +75,6 @@ class TriForce:
         pair, plan = loaded_pair(files, config, make_plan(files.size(), files.draft, config, this_machine()))
         return cls(Engine.of(pair, config, plan))
 
-    @property
-    def has_draft(self) -> bool:
-        """Whether a draft model proposes; without one, n-gram lookup does."""
-        return self.engine.info.has_draft
-
     def generate(
         self, text: str, question: str, *, history: Sequence[tuple[str, Finished]] = (), **settings: Any
     ) -> Iterator[Event]:

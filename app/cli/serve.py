@@ -21,6 +21,7 @@ from core.errors import InvalidSetting
 
 KEY_VARIABLE = "TRIFORCE_API_KEY"
 SHORTEST_KEY = 16  # characters, if other machines can try keys: there is no wait between two
+TELL_SECONDS = 1.0  # between two words on how far loading is
 LONGEST_END_SECONDS = 3  # for clients to finish when the server ends
 HOW: dict[str, Any] = {  # uvicorn serves it
     "access_log": False,
@@ -89,8 +90,8 @@ def loaded(worker: EngineWorker) -> Ready:
         CoreError: it cannot be loaded.
     """
     line = ProgressLine()
-    for now in worker.states():
-        if isinstance(now, Loading):
+    while not worker.jobs.has_loaded(TELL_SECONDS):
+        if isinstance(now := worker.state, Loading):
             line.show_loading(now.progress)
     line.close()
     state = worker.state

@@ -17,7 +17,6 @@ class Book:
     document: Document  # the first one
     num_tokens: int  # of the text
     num_opening: int  # everything before the first question, including the chat template
-    context: int
     library: Library = field(default_factory=Library)
     starts: "array[int]" = field(default_factory=lambda: array("I"))  # first character of each token; empty: not known
     chunk_size: int = 1  # of the retrieval cache, tokens

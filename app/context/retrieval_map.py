@@ -40,8 +40,6 @@ def mean(total: Sequence[float], weight: int, more: Sequence[float]) -> "array[f
 class Loaded:
     """What the retrieval cache held during an answer: the mean of samples taken about twice a second."""
 
-    question: str
-    method: str
     retrieves: bool  # False: the method has no retrieval cache
     weights: "array[float]" = field(default_factory=lambda: array("d"))  # by chunk number
     shortest: int = 0  # the number of chunks at the first sample

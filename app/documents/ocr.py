@@ -16,7 +16,8 @@ from app.documents.errors import DocumentTooLarge, OcrMissing, ParsingLimitReach
 from app.documents.messages import PageRead
 from app.documents.parsing import ParsingLimits, worker_messages
 from app.documents.quality import is_picture
-from app.documents.recognised import RecognisedPages, file_digest
+from app.documents.recognised import RecognisedPages
+from core.files import file_digest
 
 ENGINE = "app.documents.rapid_ocr"  # has NAME, `version` and `load`
 USUAL_SECONDS = 3.0  # for a page, until some were recognised here

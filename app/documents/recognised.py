@@ -4,7 +4,6 @@ Lines are added as pages are recognised, so that nothing is lost by Stop or a ki
 is recognised again.
 """
 
-import hashlib
 import json
 import os
 import zlib
@@ -15,12 +14,6 @@ from pathlib import Path
 
 FOLDER = "recognised"  # in the data folder
 ENDING = ".jsonl"
-
-
-def file_digest(file: Path) -> str:
-    """The SHA-256 of a file."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from app.context.retrieval_map import Loaded
 from app.conversations.store import Conversations
@@ -15,11 +14,8 @@ from app.runtime.recording import Place, Recording, check_place
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
 from core.config import GenerationConfig, seed_at
-from core.engine_api import local
+from core.engine_api import TextEngine, local
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
-
-if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
-    from core.engine_api import TextEngine
 
 
 def write_answer(
@@ -29,7 +25,7 @@ def write_answer(
     seed: int | None,
     conversations: Conversations,
     saved_books: SavedBooks,
-    engine: "TextEngine",
+    engine: TextEngine,
     cancel: threading.Event,
 ) -> Iterator[WorkerEvent]:
     """Write a new answer, or continue one, and record it.
@@ -49,7 +45,7 @@ def write_answer(
     trace = session.trace = recording.trace
     before, written = trace.before, recording.written
     session.inside = ""
-    looking = RetrievalProbe(session, recording.node.id, place.question, trace.method, engine)
+    looking = RetrievalProbe(session, recording.node.id, trace.method, engine)
     thinking = recording.config.thinking
     try:
         yield Begun(trace)
@@ -85,7 +81,7 @@ def _recording(
     config: GenerationConfig,
     seed: int | None,
     conversations: Conversations,
-    engine: "TextEngine",
+    engine: TextEngine,
 ) -> Recording:
     """The record, with the settings that write this answer."""
     node = session.dialogue.find(place.goes_on) if session.dialogue else None
@@ -114,14 +110,14 @@ class RetrievalProbe:
         exchange_id: of the answer. A continued answer keeps its earlier record, unless the retrieval cache has changed.
     """
 
-    def __init__(self, session: Session, exchange_id: str, question: str, method: str, engine: "TextEngine") -> None:
+    def __init__(self, session: Session, exchange_id: str, method: str, engine: TextEngine) -> None:
         self._session, self._id, self._engine = session, exchange_id, engine
         self._looked = -LOOK_SECONDS
         known = session.loads.get(exchange_id)
         retrieves = not engine.info.elsewhere and local(engine).retrieves(method)
         budget = session.budget or 0
         same = known is not None and (known.retrieves, known.budget) == (retrieves, budget)
-        self.loaded = known if known is not None and same else Loaded(question, method, retrieves, budget=budget)
+        self.loaded = known if known is not None and same else Loaded(retrieves, budget=budget)
         session.loads.put(exchange_id, self.loaded)
 
     def apply(self, event: Event) -> bool:

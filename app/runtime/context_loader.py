@@ -21,10 +21,10 @@ from app.runtime.prompts import with_past
 from app.runtime.saved_books import DiskState, disk_state
 from app.runtime.sessions import Removed, Session
 from core.caches.tokens import common_prefix
+from core.engine_api import TextEngine
 from core.errors import ContextTooSmall, CoreError, let_go
 
 if TYPE_CHECKING:
-    from core.engine_api import TextEngine
     from core.generation.text import PromptText, Turn
 
     Ids = tuple[int, ...]
@@ -38,7 +38,7 @@ IN_THE_LIST = " The last one stays in the list."
 OTHER_MODEL = "Another model runs now: what is in the library is counted and read again. Conversations stay."
 
 
-def open_library(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[BookOpened | Changed]:
+def open_library(session: Session, engine: TextEngine, cancel: threading.Event) -> Iterator[BookOpened | Changed]:
     """Put the extracted texts in the library, then open the library if it fits the context."""
     uploads = session.uploads
     uploads.error = None
@@ -83,7 +83,7 @@ def forget_tokens(session: Session) -> None:
     session.loads.clear()
 
 
-def recount(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[BookOpened | Changed]:
+def recount(session: Session, engine: TextEngine, cancel: threading.Event) -> Iterator[BookOpened | Changed]:
     """Count a book before a question about it: one that another model has read, or that nobody has opened yet.
 
     Raises:
@@ -121,7 +121,7 @@ def _put(upload: Upload, uploads: Uploads, meter: Meter) -> None:
     uploads.leave(upload)
 
 
-def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine") -> Iterator[BookOpened | Changed]:
+def _open(session: Session, library: Library, meter: Meter, engine: TextEngine) -> Iterator[BookOpened | Changed]:
     from core.generation.session import Conversation  # already imported with the engine
 
     uploads, book = session.uploads, session.book
@@ -182,7 +182,7 @@ def talk_tokens(text: "PromptText", turns: "tuple[Turn, ...]") -> int:
     return len(asked) - len(alone)
 
 
-def branch_tokens(dialogue: Dialogue, engine: "TextEngine") -> dict[str, int]:
+def branch_tokens(dialogue: Dialogue, engine: TextEngine) -> dict[str, int]:
     """Tokens of a prompt that every branch takes, by the exchange at its end. Cost: each turn is tokenized once."""
     from core.generation.session import Conversation  # already imported with the engine
 
@@ -193,7 +193,7 @@ def branch_tokens(dialogue: Dialogue, engine: "TextEngine") -> dict[str, int]:
     return found
 
 
-def _book(library: Library, meter: Meter, engine: "TextEngine") -> "tuple[Book, Ids]":
+def _book(library: Library, meter: Meter, engine: TextEngine) -> "tuple[Book, Ids]":
     """A library as a book, and its token ids. Each part is tokenized separately, so its ids do not depend on others."""
     ids: list[int] = []
     starts = array("I")
@@ -211,7 +211,6 @@ def _book(library: Library, meter: Meter, engine: "TextEngine") -> "tuple[Book, 
         library.books[0].document,
         len(ids),
         num_opening,
-        engine.context,
         library=library,
         starts=starts,
         chunk_size=size,

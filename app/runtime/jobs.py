@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 from app.runtime.events import Kind, LoadFailed, Loading, ModelState, Pause, Ready, Waiting, WorkerEvent
 from app.runtime.sessions import Session
+from core.engine_api import TextEngine
 from core.errors import CoreError
 from core.models.loading import LoadProgress
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it while the page is already served
-    from core.engine_api import TextEngine
     from core.engine_info import EngineInfo
     from core.planning.hardware import Machine
 
 BEFORE = "the model before"
 LOOK_SECONDS = 0.1  # between two looks whether a job is ready, or has something to tell
 
-Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
+Work = Callable[[TextEngine, threading.Event], Iterator[WorkerEvent]]
 Load = Callable[[], "tuple[TextEngine, Machine]"]
 
 

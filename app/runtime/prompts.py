@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 
 from app.conversations.exchange import Exchange
 from app.runtime.trace import streamed_text
-from core.engine_api import local
+from core.engine_api import TextEngine, local
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done it when this is called
-    from core.engine_api import TextEngine
     from core.generation.session import Conversation
 
 
-def with_past(conversation: "Conversation", past: Sequence[Exchange], engine: "TextEngine") -> "Conversation":
+def with_past(conversation: "Conversation", past: Sequence[Exchange], engine: TextEngine) -> "Conversation":
     """A conversation about a book, extended by earlier questions and answers."""
     for exchange in past:
         ids = answer_ids(exchange, engine)
@@ -27,14 +26,14 @@ def prompt_of(
     conversation: "Conversation",
     past: Sequence[Exchange],
     question: str,
-    engine: "TextEngine",
+    engine: TextEngine,
     thinking: str | None = None,
 ) -> list[int]:
     """The tokens before an answer; earlier thoughts are left out, as chat templates do."""
     return with_past(conversation, past, engine).ask(question).prompt_ids(engine.text, thinking)
 
 
-def answer_ids(exchange: Exchange, engine: "TextEngine") -> tuple[int, ...]:
+def answer_ids(exchange: Exchange, engine: TextEngine) -> tuple[int, ...]:
     """The tokens an answer was written with, its thought included; the tokens of its text where another model wrote it.
 
     Also the tokens of its text if this model lacks one of the ids: the file or the model behind the name has changed.

@@ -15,12 +15,11 @@ from app.runtime.trace import Judgement, Race, Trace, lead
 from app.runtime.versions import versions
 from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, EXACT_METHODS, METHODS, PLAIN, default_method
-from core.engine_api import local
+from core.engine_api import TextEngine, local
 from core.generation.events import PrefillProgress
 
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
     from core.engine import Engine
-    from core.engine_api import TextEngine
     from core.engine_info import EngineInfo
 
 CUT_SHORT = {"time_up", "cancelled"}
@@ -45,7 +44,7 @@ def run_race(
     configs: tuple[GenerationConfig, ...],
     seconds: float | None,
     saved_books: SavedBooks,
-    engine: "TextEngine",
+    engine: TextEngine,
     cancel: threading.Event,
 ) -> Iterator[WorkerEvent]:
     """Run the lanes, then compare the exact ones with plain decoding.

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.context.context_documents import Library
 from app.context.open_book import Book
@@ -17,19 +16,17 @@ from app.context.retrieval_map import BASELINE_QUESTIONS, mean
 from app.context.uploads import ON_THE_WAY, Interrupted, NotKept, Upload
 from app.documents.errors import NotRead, ScannedDocument
 from app.documents.ocr import Ocr
-from app.documents.recognised import RecognisedPages, file_digest
+from app.documents.recognised import RecognisedPages
 from app.runtime.context_loader import open_library
 from app.runtime.events import BookOpened, Changed, Pause, Waiting, WorkerEvent
 from app.runtime.jobs import JobQueue
 from app.runtime.reopening import bring, extract_one, is_pdf, keep_texts, sources
 from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import Session
-from core.engine_api import local
+from core.engine_api import TextEngine, local
 from core.errors import CoreError
+from core.files import file_digest
 from core.generation.events import PrefillProgress
-
-if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
-    from core.engine_api import TextEngine
 
 FORGOTTEN = "Its recognised text is no longer kept on disk; the open book stays."
 
@@ -168,7 +165,7 @@ class Reading:
             self._jobs.add_once(session, "saving", partial(self._save, session))
             keep_texts(session)
 
-    def _save(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+    def _save(self, session: Session, engine: TextEngine, cancel: threading.Event) -> Iterator[WorkerEvent]:
         yield from self._saved_books.write(session, self._jobs.others_wait, engine, cancel)
         if disk_state(session).wanted:  # its writing was interrupted
             self._jobs.add(session, "saving", partial(self._save, session))
@@ -203,7 +200,7 @@ def about_to_read(session: Session, book: Book) -> PrefillProgress:
 
 
 def open_and_read(
-    session: Session, saved_books: SavedBooks, engine: "TextEngine", cancel: threading.Event
+    session: Session, saved_books: SavedBooks, engine: TextEngine, cancel: threading.Event
 ) -> Iterator[WorkerEvent]:
     """Open the library, and prefill everything before the first question, except what was saved on disk."""
     for event in open_library(session, engine, cancel) if session.uploads.behind else ():
@@ -226,7 +223,7 @@ def open_and_read(
 
 
 def survey(
-    session: Session, somebody_waits: Callable[[], bool], engine: "TextEngine", cancel: threading.Event
+    session: Session, somebody_waits: Callable[[], bool], engine: TextEngine, cancel: threading.Event
 ) -> Iterator[WorkerEvent]:
     """Measure the baseline with fixed questions; stop as soon as a job waits, and measure the rest afterwards."""
     book, conversation = session.book, session.conversation

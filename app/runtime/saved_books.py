@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.runtime.events import BookMoving, Pause
-from core.engine_api import local
+from core.engine_api import TextEngine, local
 from core.errors import CoreError
 
 if TYPE_CHECKING:
     from app.context.open_book import Book
     from app.runtime.sessions import Session
-    from core.engine_api import TextEngine
     from core.kv_store.engine_store import BookStore, Kept, Moving, ReadBook
     from core.kv_store.folder import BookFolder, SavingMode
     from core.kv_store.slots import Slots
@@ -93,7 +92,7 @@ class SavedBooks:
         """Forget the engine, and its texts in memory, before it is freed."""
         self._store = self._slots = None
 
-    def meet(self, engine: "TextEngine") -> None:
+    def meet(self, engine: TextEngine) -> None:
         """An engine is there: if there are saved books, its weights are read aside, to know which of them are its."""
         store = self._of(engine)
         if store is not None and store.folder.books():
@@ -103,7 +102,7 @@ class SavedBooks:
         """How many of a text's first tokens are kept in memory, beside the one that the model has."""
         return self._slots.num_kept(token_ids) if self._slots is not None else 0
 
-    def _of(self, engine: "TextEngine") -> "BookStore | None":
+    def _of(self, engine: TextEngine) -> "BookStore | None":
         if self._store is None and (folder := self.folder) is not None:
             from core.kv_store.engine_store import BookStore, refusal
 
@@ -112,7 +111,7 @@ class SavedBooks:
         return self._store
 
     def _bring(
-        self, prompt_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event, room: int = 0
+        self, prompt_ids: Sequence[int], engine: TextEngine, cancel: threading.Event, room: int = 0
     ) -> Iterator[Pause]:
         from core.kv_store.engine_store import refusal
         from core.kv_store.slots import Slots
@@ -127,7 +126,7 @@ class SavedBooks:
         self,
         session: "Session",
         prompt_ids: Sequence[int],
-        engine: "TextEngine",
+        engine: TextEngine,
         cancel: threading.Event,
         most_new: int = 0,
     ) -> Iterator[BookMoving | Pause]:
@@ -153,7 +152,7 @@ class SavedBooks:
         finally:
             state.doing = None
 
-    def read_ended(self, session: "Session", token_ids: Sequence[int], engine: "TextEngine") -> None:
+    def read_ended(self, session: "Session", token_ids: Sequence[int], engine: TextEngine) -> None:
         """The engine holds exactly the book's tokens: if reading took long, offer to save them, or save unasked."""
         if session.incognito or session.book is None:
             return
@@ -161,7 +160,7 @@ class SavedBooks:
         self.was_read(session, token_ids, engine, session.book.names, session.read_seconds if alone else 0.0)
 
     def was_read(
-        self, session: "Session", token_ids: Sequence[int], engine: "TextEngine", names: Sequence[str], seconds: float
+        self, session: "Session", token_ids: Sequence[int], engine: TextEngine, names: Sequence[str], seconds: float
     ) -> None:
         """As `read_ended`, for any text that took `seconds` to read."""
         store = self._of(engine)
@@ -178,7 +177,7 @@ class SavedBooks:
         state.wanted = keeping == "always"
 
     def write(
-        self, session: "Session", others_wait: Callable[[], bool], engine: "TextEngine", cancel: threading.Event
+        self, session: "Session", others_wait: Callable[[], bool], engine: TextEngine, cancel: threading.Event
     ) -> Iterator[BookMoving | Pause]:
         """Write the session's book, or continue to, until it is complete or another job waits for the engine."""
         from core.kv_store.engine_store import Kept

@@ -45,9 +45,7 @@ class Writing:
     """An answer that waits for its turn or is written."""
 
     trace: Trace  # shown until its turn has come, then the engine's
-    past: tuple[str, ...] = ()  # the exchanges shown before it, by their ids
-    conversation: str  # the one shown when it was asked
-    beside: bool  # that is about another book
+    parent: str  # the exchange before it, if that is in the conversation shown; else it begins one
     waiting: Waiting | None = None
     begun: bool = False
 
@@ -58,11 +56,6 @@ class Writing:
                 self.waiting = event
             case Begun(record=Trace() as trace):
                 self.waiting, self.begun, self.trace = None, True, trace
-
-    def past_in(self, session: "Session") -> tuple[str, ...]:
-        """The exchanges before it; none where its book has begun another conversation than the one shown before."""
-        began = self.beside and session.dialogue_id != self.conversation
-        return () if began else self.past
 
 
 @dataclass(slots=True, eq=False)
@@ -208,7 +201,7 @@ class Session:
             return known
         if node.exchange is None or node.exchange.digest != self.digest:
             return None
-        return Loaded(node.question, node.exchange.finished.method, False, kept=False)
+        return Loaded(False, kept=False)
 
     def baseline_for(self, loaded: Loaded) -> "array[float] | None":
         """The baseline weights, if they were measured with the budget of an answer."""

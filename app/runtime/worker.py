@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.context.context_documents import Library
 from app.context.kept_documents import KeptDocuments
@@ -21,7 +20,7 @@ from app.documents.recognised import RecognisedPages
 from app.runtime.answer_job import write_answer
 from app.runtime.context_loader import forget_tokens
 from app.runtime.error_text import EngineFault
-from app.runtime.events import LoadFailed, Loading, ModelState, Ready, WorkerEvent
+from app.runtime.events import LoadFailed, ModelState, Ready, WorkerEvent
 from app.runtime.jobs import Job, JobQueue, Load, Work
 from app.runtime.race_job import run_race
 from app.runtime.reading_job import Reading
@@ -29,18 +28,15 @@ from app.runtime.recording import CUT, ExchangeGone, Place
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, OtherBook, Session, Sessions
 from core.config import GenerationConfig
+from core.engine_api import TextEngine
 from core.errors import CoreError, EmptyQuestion, let_go
 from core.generation.events import PrefillProgress
 from core.models.loading import watched_loading
-
-if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
-    from core.engine_api import TextEngine
 
 log = logging.getLogger(__name__)
 
 MOST_END_SECONDS, SHORT_END_SECONDS = 10.0, 0.5  # for the thread to end; SHORT while it loads a model
 MOST_WAIT_SECONDS = 30.0  # long enough for a pass over a long book on a slow machine
-TELL_SECONDS = 1.0  # between two states of a model that is being loaded
 
 
 class EngineWorker:
@@ -86,15 +82,6 @@ class EngineWorker:
     def state(self) -> ModelState:
         """The model's state now."""
         return self.jobs.state
-
-    def states(self) -> Iterator[ModelState]:
-        """Yield the model's state now, every second how far its loading is, and again once that has ended."""
-        shown = self.jobs.state
-        yield shown
-        if isinstance(shown, Loading):  # even if loading has ended meanwhile
-            while not self.jobs.has_loaded(TELL_SECONDS):
-                yield self.jobs.state
-            yield self.jobs.state
 
     # -------------------- books
 
@@ -328,7 +315,7 @@ class EngineWorker:
             self.jobs.end(job, self._engine.info if self._engine else None)
             job.session.changed()
 
-    def _note_displaced(self, engine: "TextEngine") -> None:
+    def _note_displaced(self, engine: TextEngine) -> None:
         """Note whose books are read again. Cost: where several pages are, a comparison of token ids for each book."""
         sessions = self.sessions.all()
         for session in sessions if len(sessions) > 1 else ():

@@ -83,12 +83,14 @@ def _facts(ready: Ready) -> str:
             + render.chip(context, title=f"{largest}, as --context or the server says")
         )
     plan = info.plan
-    dtype = f"{info.weights} weights, {plan.precision}" if info.quantised else plan.precision
+    most, _, others = info.weights.partition(", ")
+    dtype = f"{'mostly ' if others else ''}{most} weights, {plan.precision}" if info.quantised else plan.precision
     where, more = f"CPU · {formats.plural(machine.num_cores, 'core')}", machine.cpu
     if plan.device.value == "cuda" and machine.gpus:
         where, more = machine.gpus[0].name, f"{formats.size(machine.gpus[0].total_bytes)} of device memory"
     draft = "with its draft model" if info.has_draft else "without a draft model"
-    exact, pages = "Every method follows the target model's own distribution.", max(1, ready.context // PAGE_TOKENS)
+    exact = f"Every method follows the target model's own distribution, with its {info.weights} weights."
+    pages = max(1, ready.context // PAGE_TOKENS)
     return (
         render.chip(info.model, tone="model", title=f"{info.description} Runs {draft}.")
         + render.chip(f"exact · {dtype}", tone="exact", title=exact)

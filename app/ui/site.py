@@ -79,7 +79,7 @@ def standing(site: Site, session: Session) -> object:
         *map(Is, (site.worker.state, session.book, session.dialogue, uploads.library, uploads.fit, race)),
         *(session.digest, session.fits, session.is_read, session.displaced),
         *(uploads.behind, uploads.extracting, uploads.recognising, bool(uploads.pending), race and race.ended),
-        writing and writing.past_in(session),
+        writing and writing.parent,
     )
 
 

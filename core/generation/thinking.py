@@ -20,7 +20,6 @@ FINAL = "final"
 LONGEST_HEADER = 16  # tokens between <|start|> and <|message|>; anything longer is no header
 SWITCHES = ("enable_thinking", "thinking")  # variables of chat templates that turn the thought on and off
 EFFORTS = ("low", "medium", "high")  # of `reasoning_effort`
-WISHES = ("on", "off", *EFFORTS)  # settings for thoughts that a chat template may support
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def marks_of(tokenizer: PreTrainedTokenizerBase) -> Tags | Channels | None:
 
 
 def switches_of(render: Callable[[Mapping[str, Any]], str]) -> dict[str, dict[str, Any]]:
-    """The wishes (of `WISHES`) that a chat template can follow, and its variables for each; empty: none.
+    """The wishes ("on", "off", EFFORTS) that a chat template can follow, and its variables for each; empty: none.
 
     Args:
         render: the template's text for a question, with these variables.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from core.files import replace_file
+from core.files import file_digest, replace_file
 from core.kv_store.bookfile import FORMAT, as_bytes
 from core.models.hub.store import weight_files
 
@@ -104,12 +104,6 @@ def _read(files: Sequence[Path], stamp: str, known: Path | None, digest: "Future
         digest.set_result(found)
     except OSError as error:
         digest.set_exception(error)
-
-
-def file_digest(file: Path) -> str:
-    """SHA-256 of a file. Cost: reads it."""
-    with file.open("rb", buffering=0) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def parameters_digest(module: nn.Module) -> str:

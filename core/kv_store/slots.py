@@ -59,11 +59,6 @@ class Slots:
     def __len__(self) -> int:
         return len(self._texts)
 
-    @property
-    def nbytes(self) -> int:
-        """Host memory of all kept texts."""
-        return size_bytes(self._texts)
-
     def bring(
         self, prompt_ids: Sequence[int], cancel: Callable[[], bool] = lambda: False, *, room: int = 0
     ) -> Iterator[Moving]:

@@ -26,7 +26,6 @@ class HostRows:
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
         device_streams = streams.of(device)
         self.rows = torch.empty(tuple(shape), dtype=dtype)
-        self.size_bytes = self.rows.numel() * self.rows.element_size()
         self.refused = device_streams.pin(self.rows)
         if not self.refused:
             weakref.finalize(self, device_streams.unpin, self.rows).atexit = False  # at exit the driver is closed first

@@ -20,7 +20,7 @@ from torch import Tensor
 from app.context.context_documents import Library
 from app.conversations.exchange import Exchange
 from app.documents.document import Chapter, Document, make_pages
-from app.runtime.events import BookOpened, Pause, WorkerEvent
+from app.runtime.events import BookOpened, LoadFailed, Pause, Ready, WorkerEvent
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from core.caches.tokens import common_prefix
@@ -429,6 +429,13 @@ def worker_of(engine: TextEngine, **options: Any) -> EngineWorker:
     worker.start()
     assert worker.jobs.has_loaded(SECONDS)
     return worker
+
+
+def settled(worker: EngineWorker) -> Ready | LoadFailed:
+    """The state once no model is being loaded."""
+    assert worker.jobs.has_loaded(SECONDS)
+    assert isinstance(worker.state, Ready | LoadFailed)
+    return worker.state
 
 
 def write_book(folder: Path, text: str = NIGHT, name: str = "book.txt") -> Path:

@@ -50,7 +50,7 @@ def test_modules_of_transformers_write_what_transformers_writes(with_draft: bool
     target = model(1)
     stock = copy.deepcopy(target)
     tf = TriForce.from_modules(target, TOKENIZER, draft=model(1, layers=1) if with_draft else None, **SMALL)
-    assert tf.has_draft == with_draft
+    assert tf.engine.info.has_draft == with_draft
     events = list(tf.generate(TEXT, "Who?", **FIXED))
     finished = events[-1]
     assert isinstance(finished, Finished) and finished.method == (FASTEST if with_draft else "lookup")

@@ -65,13 +65,8 @@ def _write(
 ) -> None:
     """Show an answer while it waits and is written, behind its parent; None: behind the newest exchange."""
     dialogue = session.dialogue
-    past = dialogue.path_to(dialogue.tip if parent is None else parent) if dialogue else ()
-    writing = session.writing = Writing(
-        trace=trace,
-        past=tuple(node.id for node in past),
-        conversation=session.dialogue_id,
-        beside=not session.fits,
-    )
+    tip = dialogue.tip if dialogue else ""
+    writing = session.writing = Writing(trace=trace, parent=tip if parent is None else parent)
     if session.leaf_is_of_strip:  # the page shows what was loaded for the answer before
         session.close("read")
 
@@ -85,8 +80,9 @@ def _write(
                 session.put(left)
             return
         session.writing = None
-        path = session.dialogue.path if session.dialogue else ()
-        written = len(path) > len(writing.past_in(session)) and path[-1].question == writing.trace.question
+        now = session.dialogue
+        before, path = (now.path_to(writing.parent), now.path) if now else ((), ())
+        written = len(path) > len(before) and path[-1].question == writing.trace.question
         if not written:
             session.editing = editing
             if left:

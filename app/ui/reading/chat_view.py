@@ -89,10 +89,7 @@ def _shown(session: Session) -> tuple[Node, ...]:
     dialogue, writing = session.dialogue, session.writing
     if dialogue is None:
         return ()
-    if writing is None:
-        return dialogue.path
-    nodes = (dialogue.find(one) for one in writing.past_in(session))
-    return tuple(node for node in nodes if node is not None)
+    return dialogue.path if writing is None else dialogue.path_to(writing.parent)
 
 
 def _answer(book: Book | None, finished: Finished, passages: Sequence[Passage]) -> dict[str, Any]:

@@ -25,8 +25,9 @@ function zoomed(place, step) {
 
 // A new page shows its first mark.
 function drawn(place) {
-  view(place);
   const [text, paper] = [find(".page-text", place), find(".paper", place)];
+  if (!text && !paper) return;
+  view(place);
   const [mark, box] = [text && find("mark", text), paper && find("i", paper)];
   if (mark) text.scrollTop = mark.offsetTop - text.offsetTop - 40;
   if (paper) paper.scrollTo(box ? box.offsetLeft - paper.clientWidth / 3 : 0, box ? box.offsetTop - paper.clientHeight / 3 : 0);

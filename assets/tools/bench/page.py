@@ -136,7 +136,7 @@ def served(watch: Stopwatch) -> Iterator["ServedPage"]:
         page = serve(options, worker, None, source=source)
         ending.callback(page.close, verbose=False)
         worker.start()
-        list(worker.states())
+        worker.jobs.has_loaded(MOST_WAIT_SECONDS)
         client, tab = ending.enter_context(browser_on(f"http://127.0.0.1:{port}/"))
         yield ServedPage(watch, folder, worker, client, tab, tab.evaluate("window.triforcePage.session()"))
 

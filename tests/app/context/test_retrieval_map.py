@@ -32,7 +32,6 @@ def book_of(library: Library) -> Book:
         library.books[0].document,
         len(starts),
         len(starts) + FRAME,
-        9999,
         library=library,
         starts=starts,
         chunk_size=SIZE,
@@ -45,7 +44,7 @@ def loaded(*chunks: int, at: float = 0.2) -> Loaded:
     weights = [0.0] * (max(chunks) + 1)
     for chunk in (0, *chunks):
         weights[chunk] = at
-    return Loaded("Q?", "triforce", True).seen(weights)
+    return Loaded(True).seen(weights)
 
 
 def a_session(book: Book, was: Loaded | None, baseline: list[float] | None = None) -> Session:
@@ -89,7 +88,7 @@ def test_a_head_that_looks_a_fixed_way_back_tells_nothing() -> None:
     baseline = [0.0] * 8 + [0.1] + [0.0] * 11
     first, then = [0.0] * 23, [0.0] * 25
     first[11], then[13], then[16] = 0.12, 0.12, 0.05
-    was = Loaded("Q?", "triforce", True).seen(first).seen(then)
+    was = Loaded(True).seen(first).seen(then)
     assert [chunk for chunk, value in enumerate(Weights(book, was, baseline).excess) if value] == [16]
 
 
@@ -112,14 +111,14 @@ def test_marked_passages_are_the_loaded_tokens_and_no_more_than_their_words(page
 
 
 BOOK = a_book("a" * 50)
-EARLY = Loaded("Q?", "triforce", True)
+EARLY = Loaded(True)
 
 
 @pytest.mark.parametrize(
     ("session", "told"),
     [
         (a_session(BOOK, None), "Ask a question"),
-        (a_session(BOOK, Loaded("Q?", "autoregressive", False)), "loads no pages"),
+        (a_session(BOOK, Loaded(False)), "loads no pages"),
         (a_session(BOOK, EARLY), "show with the first words"),
         (a_session(BOOK, loaded(3), [1, 0, 0, 1, *NOTHING]), "the same pages"),
         (a_session(BOOK, replace(loaded(1, 2), all_held=True)), "so short that all of it"),

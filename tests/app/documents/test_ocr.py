@@ -13,8 +13,9 @@ from app.documents.errors import DocumentError, OcrMissing, ScannedDocument
 from app.documents.ocr import Ocr
 from app.documents.parsers.recognition import MAX_PIXELS, MAX_SIDE, scale_of
 from app.documents.readers import extract_document
-from app.documents.recognised import RecognisedPages, file_digest
+from app.documents.recognised import RecognisedPages
 from assets.tools.documents.scans import Source, measure
+from core.files import file_digest
 from tests.app.documents import fake_ocr
 from tests.app.documents.fake_ocr import BROKEN, CRASHES, EMPTY, FAILS, MISSING, write_scan
 

@@ -24,7 +24,7 @@ from app.ui.system.tab import system
 from core.config import GenerationConfig
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Finished
-from tests.app.fakes import opened, write_book
+from tests.app.fakes import opened, settled, write_book
 from tests.app.remote.fake_server import DONE, GOOD, FakeServer, says, stream, used
 from tests.app.remote.test_engine import server as server
 from tests.app.server.openai.servers import served
@@ -171,5 +171,5 @@ def test_what_a_server_decides_is_no_option(
     assert capsys.readouterr().err == ""
     connector(namespace(remote="http://gpu.example:8000"))
     assert "unencrypted" in (told := capsys.readouterr().err) and KEY not in told
-    *_, state = remote_worker("http://127.0.0.1:9").states()
+    state = settled(remote_worker("http://127.0.0.1:9"))
     assert isinstance(state, LoadFailed) and "cannot be reached" in state.error.problem, "the page's banner"

@@ -34,6 +34,7 @@ from tests.app.fakes import (
     FakeText,
     finished,
     in_thread,
+    settled,
     wait_for,
     write_book,
 )
@@ -88,9 +89,7 @@ class Program:
 
     def settled(self) -> Ready | LoadFailed:
         """The state once no model is being loaded."""
-        *_, state = self.worker.states()
-        assert isinstance(state, Ready | LoadFailed)
-        return state
+        return settled(self.worker)
 
     def uses(self, model: str) -> bool:
         """Whether this model is in use, and none was refused."""
@@ -242,7 +241,9 @@ def test_loading_tells_how_far_it_is_and_one_that_is_stopped_or_fails_leaves_the
     program = begin(FakeEngine, half, again, TOO_LARGE, FakeEngine, other)
     worker, session = program.worker, program.reader(tmp_path)
     program.switch()
-    far = next(one for one in worker.states() if isinstance(one, Loading) and one.progress.total_bytes)
+    wait_for(lambda: isinstance(worker.state, Loading) and worker.state.progress.total_bytes)
+    far = worker.state
+    assert isinstance(far, Loading)
     assert "Loading other… 1.00 GB of 2.00 GB · 50%" in masthead(far)
     assert 'data-act="model-halt"' in view.loading(far) and "50%" in view.loading(far)
     assert "loading" in flags(Site(worker), session), "a tab that nobody sees stays connected"

@@ -13,7 +13,7 @@ from app.runtime.worker import EngineWorker
 from core.config import MOST_WHOLE, GenerationConfig, seed_at
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion, UnknownModel
 from core.generation.events import PrefillProgress, RoundDone
-from tests.app.fakes import ANSWER, MACHINE, SECONDS, FakeEngine, Reader, in_thread, until, wait_for
+from tests.app.fakes import ANSWER, MACHINE, SECONDS, FakeEngine, Reader, in_thread, settled, until, wait_for
 
 
 class Panic(BaseException):
@@ -157,12 +157,12 @@ def test_a_model_that_cannot_be_loaded_is_said_at_every_job_and_another_one_can_
         raise error
 
     worker = reader.worker = begin_worker(load)
-    *_, state = worker.states()
+    state = settled(worker)
     assert isinstance(state, LoadFailed) and isinstance(state.error, shown)
     with pytest.raises(shown):
         reader.beside("A book.")
     worker.jobs.switch(lambda: (FakeEngine(), MACHINE), "other")  # type: ignore[arg-type,return-value]
-    *_, state = worker.states()
+    state = settled(worker)
     assert isinstance(state, Ready) and reader.beside("A book.").session.is_read
 
 

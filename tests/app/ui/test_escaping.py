@@ -37,7 +37,7 @@ from core.planning.choices import Choice
 from core.planning.hardware import Gpu, Machine
 from core.planning.nvidia import UnusedGpu
 from tests.app.documents.conftest import MakePdf
-from tests.app.fakes import FakeEngine, document_of
+from tests.app.fakes import FakeEngine, document_of, settled
 from tests.app.ui.pages import EVIL, PageOf
 
 ERROR = CoreError(f"No: {EVIL}", hint=EVIL)
@@ -96,7 +96,7 @@ def page(
     """A page with two hostile books, one of them with its file."""
     engine.context = 9000
     worker = begin_worker(lambda: (engine, hostile), conversations=Conversations(tmp_path / "c"))
-    list(worker.states())
+    settled(worker)
     page, file = PageOf(worker), make_pdf(["A page."], ["Another."])
     one, text = a_document(WORDS * 4, picture_pages=(2,)), f"Another {WORDS}" * 4
     chapter = Chapter(title=EVIL, first_page=1, char_start=0, char_end=len(text))

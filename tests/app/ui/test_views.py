@@ -52,7 +52,7 @@ from tests.core.toys import tiny_engine
 def a_session(*, num_read: int = 8124) -> Session:
     """A page with an open book."""
     library = Library().add(document_of("abcabcabca", "bcabcabcab", "cabcabcabc", title="A book", name="book.pdf"))
-    book = Book(library.books[0].document, num_tokens=8123, num_opening=8125, context=131_072, library=library)
+    book = Book(library.books[0].document, num_tokens=8123, num_opening=8125, library=library)
     session = Session("x", book=book, num_read=num_read)
     session.uploads.library = session.uploads.settled = library
     session.uploads.meter = Meter(len)
@@ -129,7 +129,7 @@ def test_samples_tell_the_time_by_what_was_read_here_else_by_the_model_of_the_ma
         shown = samples(Site(worker, one_of_each(load_samples())), Session("x"))
         return re.findall(r"</b> ([^<]*)</button>", shown)
 
-    *_, ready = worker.states()
+    ready = worker.state
     assert isinstance(ready, Ready)
     assert labels() == ["PDF, 25 pages", "EPUB, 89 pages", "TXT, 313 pages"], "nothing is known"
     engine.info.target_dims, engine.info.limits = tiny_engine().info.target_dims, "Samples only"
@@ -165,7 +165,7 @@ def test_the_strip_tells_what_is_read_and_what_is_not_used() -> None:
 def test_it_is_told_why_there_is_no_word_yet() -> None:
     session = a_session(num_read=0)
     trace = Trace("Now?", "triforce", num_book=8123, num_read_before=8123)
-    wait = session.writing = Writing(trace=Trace("Now?", "triforce"), conversation="", beside=False)
+    wait = session.writing = Writing(trace=Trace("Now?", "triforce"), parent="")
     assert waits(wait, session) == "Waiting for its turn"
     session.doing = progress(2048)
     assert "Reading" in book_card(session) and 'role="status"' not in book_card(session), "numbers are not read out"
@@ -195,7 +195,7 @@ def test_the_header_tells_model_exactness_machine() -> None:
     assert "fake" in html and "exact · float32" in html and "CPU · 2 cores" in html and "4,096 tokens" in html
     assert "Loading the model" in masthead(Loading()) and notice(Loading()) == ""
     info.weights, info.quantised = "Q4_K, Q6_K", True
-    assert "exact · Q4_K, Q6_K weights, float32" in masthead(ready), "the blocks of a file"
+    assert "exact · mostly Q4_K weights, float32" in masthead(ready), "the blocks of a file"
     info.plan.device = SimpleNamespace(value="cuda", because="found")
     assert "Big GPU" in masthead(replace(ready, machine=replace(MACHINE, gpus=(Gpu("Big GPU", 24 << 30, 23 << 30),))))
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from core.engine import Engine
 from core.generation.events import Finished
-from core.kv_store.slots import Slots
+from core.kv_store.slots import Slots, size_bytes
 from tests.core.toys import answer, random_prompt, tiny_engine
 
 A, B = random_prompt(1300), random_prompt(1200, 1)
@@ -55,7 +55,7 @@ def test_where_the_memory_ends_the_longest_unused_text_goes() -> None:
     free = 5 * 1100 * row  # of which slots take half
 
     def free_bytes() -> int:
-        return (cache.capacity - cache.length) * row + max(0, free - 2 * slots.nbytes)
+        return (cache.capacity - cache.length) * row + max(0, free - 2 * size_bytes(slots._texts))
 
     slots, texts = Slots(engine, free_bytes), [random_prompt(1000, seed) for seed in range(20, 24)]
     read(engine, slots, *texts)
@@ -71,7 +71,7 @@ def test_nothing_is_kept_where_nothing_is_free() -> None:
     engine = tiny_engine()
     slots = slots_of(engine, 0)
     read(engine, slots, A, B)
-    assert len(slots) == 0 and slots.nbytes == 0
+    assert len(slots) == 0 and size_bytes(slots._texts) == 0
 
 
 def test_it_stops_when_it_is_cancelled_and_what_came_counts() -> None:

@@ -83,7 +83,7 @@ def test_the_open_book_is_shown_even_where_the_library_has_changed() -> None:
     session, key = opened(document)
     library, session.uploads.library = session.uploads.library, Library()
     assert preview(session, Wanted(key, 1)) == NO_PAGE
-    session.book = Book(document, 9, 9, 99, library=library)
+    session.book = Book(document, 9, 9, library=library)
     assert "A page of words." in preview(session, Wanted(key, 1))
 
 

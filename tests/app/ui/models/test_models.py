@@ -30,7 +30,7 @@ from core.errors import CoreError, UnknownModel
 from core.models.hub import catalog, local, shapes, store
 from core.models.loader import dims_of
 from core.planning.hardware import Gpu, Machine
-from tests.app.fakes import ANSWER, MACHINE, SECONDS, FakeEngine, in_thread, wait_for
+from tests.app.fakes import ANSWER, MACHINE, SECONDS, FakeEngine, in_thread, settled, wait_for
 from tests.app.ui.models.conftest import source
 from tests.app.ui.pages import PageOf, text_of
 from tests.core.models.hub.test_download import REPO, WEIGHTS
@@ -58,7 +58,7 @@ def fetched(downloads: Downloads, condition: Callable[[Fetch], bool] = lambda fe
 
 def is_used(worker: EngineWorker, model: str) -> bool:
     """Wait until no model is being loaded; whether this one is in use."""
-    *_, state = worker.states()
+    state = settled(worker)
     return isinstance(state, Ready) and state.info.model == model
 
 
@@ -79,7 +79,7 @@ class ModelPage(PageOf):
 
 
 def a_page(worker: EngineWorker, of: ModelSource | None = None, session: Session | None = None) -> ModelPage:
-    list(worker.states())
+    settled(worker)
     return ModelPage(worker, session.id if session else "", source=of or source())
 
 

@@ -60,8 +60,7 @@ def test_a_footer_has_every_figure_of_an_answer_and_only_a_cut_one_at_the_end_of
     dialogue, node = dialogue.ask(dialogue.tip, "Two?")
     *_, waits = exchanges(Session("x", dialogue=dialogue)).values()
     assert waits["question"] == "Two?" and f"again:{node.id}" in waits["foot"] and "text" not in waits, "unanswered"
-    past = (dialogue.path[0].id,)
-    writing = Writing(trace=Trace("Two?", "triforce"), past=past, conversation=dialogue.id, beside=False)
+    writing = Writing(trace=Trace("Two?", "triforce"), parent=dialogue.path[0].id)
     (before,) = exchanges(Session("x", dialogue=dialogue, writing=writing)).values()
     assert "foot last" not in before["foot"], "an answer follows it"
 
@@ -81,7 +80,7 @@ def test_a_thought_is_told_by_its_length_then_its_time_and_a_continued_answer_gr
     stats = replace(finished("a b").stats, thought_tokens=2, thought_seconds=0.25)
     thought = replace(round_done("", 0), thought="Hm, hm.", stats=stats)
     trace = Trace("Now?", "triforce")
-    writing = Writing(trace=trace, conversation="", beside=False)
+    writing = Writing(trace=trace, parent="")
     session = Session("x", writing=writing)
     read = PrefillProgress(done_tokens=9, total_tokens=9, reused_tokens=0, elapsed_seconds=0.1, remaining_seconds=0.0)
     trace.apply(read)

@@ -23,7 +23,7 @@ OWN = '<span class="own" title="These words do not stand in the book: the modelâ
 def a_session(*answers: str, documents: tuple[Document, ...] = (), digest: str = "d") -> Session:
     """A conversation with these answers about these documents, or about PAGES."""
     library = library_of(*(documents or (document_of(*PAGES),)))
-    book = Book(library.books[0].document, 99, 99, 999, library=library)
+    book = Book(library.books[0].document, 99, 99, library=library)
     dialogue = Dialogue.begin(BookRef.of(book, "d"), "Q?")
     for answer in answers:
         dialogue, node = dialogue.ask(dialogue.tip, "Q?")
