@@ -257,7 +257,12 @@ def _taken_over(
     """
     register()
     cast(PreTrainedModel, module).set_attn_implementation(ATTENTION_NAME)
-    return prepared(module.to(dtype), dims, dtype, device, backend, embeds_from_host=embeds_from_host)
+    for own in (*module.parameters(), *module.buffers()):
+        if own.is_floating_point() and (
+            backend.kernel is None or own.ndim < 2
+        ):  # the kernel takes matrices as they are
+            own.data = own.data.to(dtype)
+    return prepared(module, dims, dtype, device, backend, embeds_from_host=embeds_from_host)
 
 
 def _dims_in_memory(model: PreTrainedModel) -> ModelDims:

@@ -72,7 +72,10 @@ class TriForce:
         if wrong := [name for name in NOT_OF_MODULES if name in settings]:
             raise InvalidSetting(f"{wrong[0]} is for models that are loaded from files.", hint="Leave it out.")
         config, files = EngineConfig(**settings), PairFiles.of_modules(model, tokenizer, draft)
-        pair, plan = loaded_pair(files, config, make_plan(files.size(), files.draft, config, this_machine()))
+        machine = this_machine()
+        if model.device.type == "cpu":  # what it takes is not free, and need not be found again
+            machine = replace(machine, free_ram_bytes=machine.free_ram_bytes + files.weight_bytes)
+        pair, plan = loaded_pair(files, config, make_plan(files.size(), files.draft, config, machine))
         return cls(Engine.of(pair, config, plan))
 
     def generate(

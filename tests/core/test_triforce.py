@@ -12,11 +12,14 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import core
-from core import Finished, PrefillProgress, RetrievalConfig, RoundDone, SpeculationConfig, TriForce
+from core import Finished, PrefillProgress, RetrievalConfig, RoundDone, SpeculationConfig, TriForce, triforce
 from core.decoding.registry import FASTEST
 from core.errors import InvalidSetting, UnsupportedModel
 from core.models.hub.catalog import find
-from core.models.loader import load_tokenizer
+from core.models.loader import ModelDims, load_tokenizer
+from core.models.param_count import ModelSize
+from core.planning.hardware import Machine
+from core.planning.plan import Plan
 from tests.core.toys import last_event, tiny_config
 
 ROOT = Path(__file__).parents[2]
@@ -45,12 +48,15 @@ def test_the_package_alone_loads_nothing_heavy_and_has_all_its_names() -> None:
         getattr(core, "eagle")  # noqa: B009
 
 
-@pytest.mark.parametrize("with_draft", [True, False])
-def test_modules_of_transformers_write_what_transformers_writes(with_draft: bool) -> None:
-    target = model(1)
-    stock = copy.deepcopy(target)
+@pytest.mark.parametrize(
+    ("with_draft", "dtype"), [(True, torch.float32), (False, torch.float32), (True, torch.bfloat16)]
+)
+def test_modules_of_transformers_write_what_transformers_writes(with_draft: bool, dtype: torch.dtype) -> None:
+    target = model(1, attention_bias=True).to(dtype)
+    stock = copy.deepcopy(target).float()
     tf = TriForce.from_modules(target, TOKENIZER, draft=model(1, layers=1) if with_draft else None, **SMALL)
     assert tf.engine.info.has_draft == with_draft
+    assert tf.engine.info.target_weight_bytes <= dtype.itemsize * target.num_parameters() * 1.1, "as they came"
     events = list(tf.generate(TEXT, "Who?", **FIXED))
     finished = events[-1]
     assert isinstance(finished, Finished) and finished.method == (FASTEST if with_draft else "lookup")
@@ -60,6 +66,22 @@ def test_modules_of_transformers_write_what_transformers_writes(with_draft: bool
     assert list(finished.token_ids) == written[0, len(prompt) :].tolist()
     unnamed = last_event(tf.engine.generate(prompt, core.GenerationConfig(max_new_tokens=3)))
     assert unnamed.method == finished.method, "one that the models can do"
+
+
+def test_the_memory_that_a_module_takes_is_there_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, planned = list[Machine](), triforce.make_plan
+
+    def plan(size: ModelSize, draft: ModelDims | None, config: core.EngineConfig, machine: Machine) -> Plan:
+        seen.append(machine)
+        return planned(size, draft, config, machine)
+
+    machine = triforce.this_machine()
+    monkeypatch.setattr(triforce, "make_plan", plan)
+    monkeypatch.setattr(triforce, "this_machine", lambda: machine)
+    target = model(1)
+    size_bytes = 4 * target.num_parameters()
+    TriForce.from_modules(target, TOKENIZER, **SMALL)
+    assert seen[0].free_ram_bytes - machine.free_ram_bytes == size_bytes
 
 
 def test_a_second_question_reads_no_more_than_itself_and_knows_the_first() -> None:
