@@ -36,7 +36,7 @@ class Job:
     session: Session
     kind: Kind
     work: Work
-    ready: Callable[[], bool] = lambda: True  # until then other jobs go first
+    ready: Callable[[], bool]  # until then other jobs go first
     cancel: threading.Event = field(default_factory=threading.Event)
     told: SimpleQueue[Item] = field(default_factory=SimpleQueue)
 
@@ -66,8 +66,7 @@ class JobQueue:
         Raises:
             CoreError: whatever the job raises.
         """
-        job = Job(session, kind, work, ready)
-        self._append(job)
+        job = self.add(session, kind, work, ready)
         before: Waiting | None = None
         try:
             while True:
@@ -91,14 +90,13 @@ class JobQueue:
             job.cancel.set()
             self._withdrawn(job)
 
-    def add(self, session: Session, kind: Kind, work: Work) -> None:
-        """Queue a job that nobody follows."""
-        self._append(Job(session, kind, work))
-
-    def _append(self, job: Job) -> None:
+    def add(self, session: Session, kind: Kind, work: Work, ready: Callable[[], bool] = lambda: True) -> Job:
+        """Queue a job."""
+        job = Job(session, kind, work, ready)
         with self._changed:
             self._jobs.append(job)
             self._changed.notify_all()
+        return job
 
     def add_once(self, session: Session, kind: Kind, work: Work) -> None:
         """`add`, unless the session has a job of that kind."""
