@@ -18,7 +18,8 @@ from core.decoding.speculative import Passes
 from core.decoding.stats import DecodeStats
 from core.decoding.verify import Verdict
 from core.generation.events import Finished, Likely, PrefillProgress, RoundDone, StopReason, TokenRecord
-from core.generation.text import ChatText, StopWatcher, StreamDecoder
+from core.generation.text import ChatText
+from core.generation.text_stream import StopWatcher, StreamDecoder
 from core.generation.thinking import Part
 
 # Most rows that a round needs beyond the committed tokens: every guess and its bonus. Kept free at the context's end.

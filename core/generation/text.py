@@ -1,23 +1,28 @@
-"""Text to tokens and back: the chat template cut into segments, and a detokenizer for streams.
+"""Text to tokens and back: the chat template cut into segments.
 
 A prompt is joined from separately tokenised segments, so a book has the same tokens for every question and answers keep
 their ids. Special tokens come from template pieces alone, or from a text that a program composed itself.
 """
 
+import copy
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from jinja2 import TemplateError
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from core.errors import InvalidSetting
 from core.generation.thinking import (
     FINAL,
+    TAGS,
     ChannelReader,
     Channels,
     TagReader,
@@ -37,9 +42,8 @@ PLAIN_TEMPLATE = (
     "{% if m.role == 'user' %}{{ m.content }}\n\nAnswer: {% else %}{{ m.content }}\n\n{% endif %}{% endfor %}"
 )
 ROLES = ("user", "assistant")  # the roles of a turn's messages
-REPLACEMENT = "\ufffd"
-# Most bytes of a UTF-8 character, so most byte tokens that a detokenizer waits for.
-LONGEST_CHARACTER = 4
+MARK = re.compile(r"<[^\s<>]+>|\[[^\s\[\]]+\]")  # such as <|user|>, </think>, [INST]
+UNUSABLE = (TemplateError, TypeError, ValueError, LookupError)  # what rendering a template may raise
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 # The date for chat templates that print today's, which stands before the book: saved books need the same one every day.
 # This is Llama's default. A macro, because transformers passes only plain data to templates.
@@ -95,6 +99,7 @@ class ChatText:
     switches: Mapping[str, Mapping[str, Any]] = NOTHING  # by wish; of an instance: see `switches_of`
     thinks: str = ""  # the default wish, of `switches`; "": another, or there are none
     _grammars: "JsonGrammars | None" = None  # made at the first use
+    _in_parts = False  # whether the template takes messages as lists of parts
     _open_ends: Sequence[Sequence[int]] = ()  # the ends of prompts that leave a thought open
 
     def __init__(
@@ -106,10 +111,22 @@ class ChatText:
     ) -> None:
         """`template` replaces the tokenizer's own; `options` are for either (such as thinking off)."""
         self._tokenizer, self.eos_ids = tokenizer, eos_ids
-        self._template = template or (None if tokenizer.chat_template else PLAIN_TEMPLATE)
-        self._options = dict(options or {})
+        own = tokenizer.chat_template or PLAIN_TEMPLATE
+        if isinstance(own, dict):  # several, by name
+            own = own.get("default") or next(iter(own.values()))
+        self._template, self._options = template or own, dict(options or {})
+        self._in_parts = not self._takes_texts()
+        self._plain = splitting(tokenizer, self._template)
         self.marks = marks_of(tokenizer)
         self._find_switches()
+
+    def _takes_texts(self) -> bool:
+        """Whether the template takes a message as a text; those of models that see may take only a list of parts."""
+        mark = "\u2063?\u2063"
+        try:
+            return mark in self._rendered([{"role": "user", "content": mark}], self._options)
+        except UNUSABLE:
+            return False
 
     def _find_switches(self) -> None:
         """Find the template's switches for thoughts. One that always opens a thought cannot be switched off."""
@@ -119,7 +136,7 @@ class ChatText:
 
         try:
             usual = shown({})
-        except TemplateError:  # `pieces` reports it
+        except UNUSABLE:  # `pieces` reports it
             return
         switches = switches_of(shown)
         self.switches = switches
@@ -145,7 +162,8 @@ class ChatText:
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Token ids of plain text. `special`: the names of special tokens in it are read as such."""
-        encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=not special, verbose=False)
+        words = self._tokenizer if special else self._plain
+        encoded = words(text, add_special_tokens=False, split_special_tokens=not special, verbose=False)
         return cast(list[int], encoded["input_ids"])
 
     @property
@@ -161,7 +179,7 @@ class ChatText:
 
     def offsets(self, text: str) -> list[int]:
         """Index of the first character of each token of `encode(text)`."""
-        encoded = self._tokenizer(
+        encoded = self._plain(
             text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True, verbose=False
         )
         return [start for start, _ in cast(list[tuple[int, int]], encoded["offset_mapping"])]
@@ -212,7 +230,7 @@ class ChatText:
         messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
         try:
             rendered = self._rendered(messages, options)
-        except TemplateError as error:
+        except UNUSABLE as error:
             raise _unplaced(str(error)) from error
         pieces: list[str] = []
         for mark, role in zip(marks, roles, strict=True):
@@ -228,14 +246,17 @@ class ChatText:
             for piece in pieces
         ]
 
-    def _rendered(self, messages: list[dict[str, str]], options: Mapping[str, Any]) -> str:
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+        if self._in_parts:
+            parts = ([{"type": "text", "text": message["content"]}] for message in messages)
+            messages = [{**message, "content": part} for message, part in zip(messages, parts, strict=True)]
         return cast(
             str,
             self._tokenizer.apply_chat_template(
-                messages,
+                cast(Any, messages),
                 tokenize=False,
                 add_generation_prompt=True,
-                chat_template=DATED + self._tokenizer.get_chat_template(self._template),
+                chat_template=DATED + self._template,
                 **options,
             ),
         )
@@ -279,6 +300,22 @@ class ChatText:
 LocalText = ChatText  # the text of an engine of this machine
 
 
+def splitting(tokenizer: PreTrainedTokenizerBase, template: str) -> PreTrainedTokenizerBase:
+    """The tokenizer for texts of others: it splits the template's marks, and tags of thoughts, even if not special."""
+    backend, marks = getattr(tokenizer, "backend_tokenizer", None), template + " ".join(chain(*TAGS))
+    added = backend.get_added_tokens_decoder().values() if backend is not None else ()
+    found = {token.content for token in added if not token.special and token.content in marks}
+    found = {mark for mark in found if MARK.fullmatch(mark)}  # no white space, no word
+    if backend is None or not found:
+        return tokenizer
+    fields = json.loads(backend.to_str())
+    for token in fields["added_tokens"]:
+        token["special"] = token["special"] or token["content"] in found
+    made = copy.copy(tokenizer)
+    made._tokenizer = Tokenizer.from_str(json.dumps(fields))
+    return made
+
+
 def check_thinking(wish: str | None, offered: Sequence[str]) -> None:
     """Check that a model can be told to think, or not to.
 
@@ -298,72 +335,3 @@ def _unplaced(reason: str) -> InvalidSetting:
         f"This model’s chat format does not take these messages ({reason.rstrip('.')}).",
         hint="Let user and assistant take turns, the user first and last.",
     )
-
-
-class StreamDecoder:
-    """Turns tokens into text one by one, never emitting half a character.
-
-    A token's text depends at most on the token before it (leading spaces), so only the end of the answer is decoded.
-    """
-
-    def __init__(self, text: ChatText) -> None:
-        self._text = text
-        self._ids: list[int] = []
-        self._context = self._whole = 0  # ids from `_context` on are decoded again; before `_whole` no character is cut
-        self._shown = 0  # characters of what is decoded again
-        self._begun = 0  # ids before the one in which the waiting character begins
-
-    def push(self, token_id: int) -> str:
-        """The text that the token completes; "" inside a character."""
-        self._ids.append(token_id)
-        after = self._text.decode(self._ids[self._context :])
-        waits = after.endswith(REPLACEMENT) and len(self._ids) - self._begun < LONGEST_CHARACTER
-        new = (after.rstrip(REPLACEMENT) if waits else after)[self._shown :]
-        self._shown += len(new)
-        if new or not waits:
-            self._begun = len(self._ids) - waits
-        if not waits:
-            if new:  # behind a special token, which has no text, the token before it is still needed
-                self._context = self._whole
-            self._whole = len(self._ids)
-            self._shown = len(self._text.decode(self._ids[self._context :]))
-        return new
-
-    def flush(self) -> str:
-        """The remaining text at the end of the answer."""
-        rest = self._text.decode(self._ids[self._context :])[self._shown :]
-        self._shown += len(rest)
-        return rest
-
-
-class StopWatcher:
-    """Finds the first stop string in a stream, holding back text that may become one."""
-
-    def __init__(self, stop_strings: Sequence[str]) -> None:
-        self._stops = tuple(stop_strings)
-        self._held = ""
-        self.stopped = False
-
-    def push(self, text: str) -> str:
-        """Text that is safe to show. After a stop string `stopped` is set and nothing more is shown."""
-        if self.stopped:
-            return ""
-        self._held += text
-        places = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if places:
-            self.stopped = True
-            shown, self._held = self._held[: min(places)], ""
-            return shown
-        keep = max((self._overlap(stop) for stop in self._stops), default=0)
-        cut = len(self._held) - keep
-        shown, self._held = self._held[:cut], self._held[cut:]
-        return shown
-
-    def flush(self) -> str:
-        """The remaining text when the stream ends."""
-        held, self._held = self._held, ""
-        return held
-
-    def _overlap(self, stop: str) -> int:
-        """Length of the longest end of the held text that begins `stop`."""
-        return next((n for n in range(min(len(stop) - 1, len(self._held)), 0, -1) if self._held.endswith(stop[:n])), 0)

@@ -69,6 +69,9 @@ def is_hybrid(config: object) -> bool:
     return getattr(config, "model_type", "") in HYBRIDS and set(kinds_of(config)) != {FULL_KIND}
 
 
+QUANTISED, SIXTEEN = "has quantised weights ({}), which are not read here", "Fetch the 16-bit model, and use --bits 4."
+
+
 def refusal(config: object) -> Refusal | None:
     """Why a decoder's configuration (as transformers reads it) would not run exactly; None if it does."""
     for rule in (_stored, _layers, _state, _partial, _rope):  # after the first, fields can be read
@@ -85,9 +88,7 @@ def _stored(config: object) -> Refusal | None:
     if quantised := getattr(config, "quantization_config", None):
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised.quant_method
         kind = str(getattr(method, "value", method))[:40]
-        return Refusal(
-            f"has quantised weights ({kind}), which are not read here", "Fetch the 16-bit model, and use --bits 4."
-        )
+        return Refusal(QUANTISED.format(kind), SIXTEEN)
     if getattr(config, "vocab_size", 1) == 0:
         return Refusal("says that its vocabulary is empty", OTHER)
     if (layers := getattr(config, "num_hidden_layers", 0) or 0) > MOST_LAYERS:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -13,11 +14,11 @@ from torch import nn
 from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from core.caches.base import KVShape
-from core.errors import DamagedAssets, UnsupportedModel
+from core.errors import CoreError, DamagedAssets, UnsupportedModel
 from core.models.experts import Experts, experts_of
-from core.models.families import DRAFTS, WITH_SINKS, is_hybrid, refusal
+from core.models.families import DRAFTS, QUANTISED, SIXTEEN, WITH_SINKS, is_hybrid, refusal
 from core.models.hub.catalog import restore_hint
-from core.models.hub.store import GGUF, name_of, weight_files
+from core.models.hub.store import GGUF, TOKENIZERS, name_of, weight_files
 from core.models.layer_reach import (
     NO_STATE,
     StateSize,
@@ -34,7 +35,10 @@ from core.models.text_part import WHOLES, Stored, has_own_output, stored_weights
 from core.ops.reach import Reach
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-MISREAD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StrictDataclassError)
+MISREAD = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, ImportError,
+    StrictDataclassError,
+)  # fmt: skip
 OWN_CODE = "needs Python code that comes with it, which never runs here."
 DECODERS = "Choose a decoder-only text model such as Llama, Mistral or Qwen."
 
@@ -125,6 +129,7 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
     try:
         found = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **overrides)
         part = text_part(cast(PreTrainedConfig, found))
+        cast(Any, part)._attn_implementation = "eager"  # the file may name one that is not installed; ours is given
         if part is not found:
             for field, value in overrides.items():
                 setattr(part, field, value)
@@ -173,6 +178,8 @@ def read_dims(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelDims
         dims = dims_of(config, folder.stem, weight_bytes=held.parameters * held.dtype.itemsize)
         return replace(dims, disk_dtype=held.dtype, packed_bytes=held.packed_bytes, narrow=held.narrow)
     stored, size = stored_as(folder, config), sum(file.stat().st_size for file in weight_files(folder))
+    if stored.quantised:
+        raise UnsupportedModel(f"{name_of(folder)} {QUANTISED.format(stored.quantised)}.", hint=SIXTEEN)
     if stated_kind(folder) in WHOLES and stored.num_bytes:
         size = stored.num_bytes
     return replace(dims_of(config, name_of(folder), weight_bytes=size), packed_bytes=stored.packed_bytes)
@@ -262,22 +269,32 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     Raises:
         DamagedAssets: its files are missing or unreadable.
     """
+    known = [name for name in TOKENIZERS if (folder / name).is_file()]
+    if known == ["tekken.json"]:
+        raise UnsupportedModel(
+            f"The tokenizer in {name_of(folder)} is tekken.json alone, which has no marks of turns and ends.",
+            hint="Choose a copy of the model with tokenizer.json.",
+        )
     try:
         if folder.suffix == GGUF:
             from core.models.gguf_file import load_gguf_words
 
             return load_gguf_words(folder)
         found = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        return cast(PreTrainedTokenizerBase, found)
-    except ImportError as error:
-        raise UnsupportedModel(
-            f"The tokenizer in {name_of(folder)} is in an old format that needs another package.",
-            hint="Install sentencepiece and protobuf into this environment and start again.",
-        ) from error
-    except (OSError, ValueError, KeyError) as error:
+    except CoreError:
+        raise
+    except Exception as error:  # of the tokenizers library, too, which has no other class for them
+        if isinstance(error, ImportError) or (known == ["tokenizer.model"] and find_spec("sentencepiece") is None):
+            raise UnsupportedModel(
+                f"The tokenizer in {name_of(folder)} is in an old format that needs another package.",
+                hint="Install sentencepiece and protobuf into this environment and start again.",
+            ) from error
         if "auto_map" in _fields(folder / "tokenizer_config.json"):
             raise UnsupportedModel(f"The tokenizer in {name_of(folder)} {OWN_CODE}", hint=DECODERS) from error
         raise DamagedAssets(f"The tokenizer in {name_of(folder)} is unreadable.", hint=restore_hint(folder)) from error
+    words = cast(PreTrainedTokenizerBase, found)
+    words.chat_template = words.chat_template or _fields(folder / "chat_template.json").get("chat_template")
+    return words
 
 
 def same_tokens(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:

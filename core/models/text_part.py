@@ -33,6 +33,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
 )
 TEXT = re.compile(r"(model\.)?language_model\.|model\.(text_model\.|layers\.|embed|norm\.)|.*lm_head\.")
 FIRST = 256  # rows of the vocabulary that tell an output layer from the embeddings
+FRACTIONS = {"F64", "F32", "F16", "BF16"}
 NARROW = MappingProxyType({"F16": torch.float16, "BF16": torch.bfloat16})
 
 
@@ -65,6 +66,7 @@ class Stored(NamedTuple):
     narrow: torch.dtype | None = None  # the 16 bits that all matrices have; None: others, or several types
     packed_bytes: int = 0  # of all weights, matrices in their 16 bits and the rest in 32; 0: not known
     num_bytes: int = 0  # in the files
+    quantised: str = ""  # the type of a matrix that is not stored as a fraction; "": there is none
 
 
 def stored_weights(files: Sequence[Path], *, whole: bool, tied: bool) -> Stored:
@@ -83,7 +85,9 @@ def stored_weights(files: Sequence[Path], *, whole: bool, tied: bool) -> Stored:
     loaded = [weight for weight in found if not (tied and weight[0].endswith("lm_head.weight"))]
     types = {kind for _, kind, shape in loaded if len(shape) > 1}
     size = sum(prod(shape) * (2 if _is_packed(name, kind, shape) else 4) for name, kind, shape in loaded)
-    return Stored(NARROW.get(types.pop()) if len(types) == 1 else None, size, held)
+    weights = {kind for name, kind, shape in loaded if len(shape) > 1 and name.endswith("weight")}
+    quantised = next(iter(sorted(weights - FRACTIONS)), "")
+    return Stored(NARROW.get(types.pop()) if len(types) == 1 else None, size, held, quantised)
 
 
 def has_own_output(files: Sequence[Path]) -> bool:

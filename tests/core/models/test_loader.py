@@ -1,12 +1,15 @@
 """What a model is before its weights: sizes, refusals with their reasons, and how a draft's keys move."""
 
+import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from core.caches.streaming import StreamingCache
@@ -15,20 +18,76 @@ from core.config import DraftConfig
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
 from core.models.cached_model import CachedModel
 from core.models.hub import catalog
-from core.models.loader import dims_of, read_dims, same_tokens
-from core.models.param_count import size_of
+from core.models.loader import dims_of, load_tokenizer, read_dims, same_tokens
+from core.models.param_count import size_in, size_of
 from core.models.rotary import KeyShift
 from core.models.weights import load_model
 from tests.core.toys import CPU, FAMILIES, loaded, random_prompt, tiny_config, tiny_model
+from tests.thinkers import tokenizer
+
+
+def written(folder: Path, **fields: Any) -> Path:
+    """A model's folder, with these fields in its config.json."""
+    model = AutoModelForCausalLM.from_config(tiny_config(kv_heads=2), dtype=torch.float32)
+    model.save_pretrained(folder)
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    return folder
+
+
+def test_weights_in_a_quantised_format_are_refused_though_no_field_says_so(tmp_path: Path) -> None:
+    """As of NVIDIA's modelopt, whose scales transformers drops, and of AutoGPTQ and MLX."""
+    (file,) = written(tmp_path).glob("*.safetensors")
+    weights = load_file(file)
+    name = next(name for name in weights if name.endswith("q_proj.weight"))
+    for kind, told in ((torch.float8_e4m3fn, "F8_E4M3"), (torch.int8, "I8"), (torch.uint32, "U32")):
+        save_file({**weights, name: weights[name].to(kind), "mask": torch.zeros(2, 2, dtype=torch.bool)}, file)
+        with pytest.raises(UnsupportedModel, match=f"quantised weights .{told}."):
+            read_dims(tmp_path)
+    save_file({**weights, "mask": torch.zeros(2, 2, dtype=torch.bool)}, file)
+    assert read_dims(tmp_path).num_layers == 2
+
+
+@pytest.mark.parametrize("field", ["attn_implementation", "_attn_implementation"])
+def test_attention_that_a_file_names_is_not_looked_for(field: str, tmp_path: Path) -> None:
+    folder = written(tmp_path, **{field: "flash_attention_2"})
+    assert size_in(folder).num_parameters > 0
+    assert load_model(folder, read_dims(folder), torch.float32, CPU).weight_bytes > 0
+
+
+def test_a_padding_token_beyond_the_vocabulary_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = written(tmp_path, pad_token_id=10_000)
+    with pytest.raises(UnsupportedModel, match="no text model"):
+        size_in(folder)
+
+
+def test_a_tokenizer_s_files_are_refused_for_what_they_are_and_its_old_template_is_found(tmp_path: Path) -> None:
+    words = tokenizer()
+    template, words.chat_template = words.chat_template, None
+    words.save_pretrained(tmp_path)
+    assert load_tokenizer(tmp_path).chat_template is None
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    assert load_tokenizer(tmp_path).chat_template == template
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Unknown"}}')
+    with pytest.raises(DamagedAssets, match="unreadable"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer.model").write_bytes(b"pieces")
+    if find_spec("sentencepiece") is None:
+        with pytest.raises(UnsupportedModel, match="another package"):
+            load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.model").rename(tmp_path / "tekken.json")
+    with pytest.raises(UnsupportedModel, match=r"tekken\.json alone"):
+        load_tokenizer(tmp_path)
 
 
 def test_the_padding_of_gguf_files_makes_no_other_tokens() -> None:
-    def tokenizer(*words: str) -> Any:
+    def of(*words: str) -> Any:
         return Mock(get_vocab=lambda: {word: at for at, word in enumerate(words)}, get_added_vocab=dict)
 
-    few = tokenizer("a", "b", "[PAD2]")
-    assert same_tokens(few, tokenizer("a", "b", "[PAD2]", "[PAD3]")) and same_tokens(few, tokenizer("a", "b"))
-    assert not same_tokens(few, tokenizer("a", "c")) and not same_tokens(few, tokenizer("a", "b", "[PAD3]"))
+    few = of("a", "b", "[PAD2]")
+    assert same_tokens(few, of("a", "b", "[PAD2]", "[PAD3]")) and same_tokens(few, of("a", "b"))
+    assert not same_tokens(few, of("a", "c")) and not same_tokens(few, of("a", "b", "[PAD3]"))
 
 
 def test_a_folder_is_sized_before_it_is_loaded_and_truncated_weights_are_damage(
