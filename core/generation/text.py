@@ -308,11 +308,12 @@ def splitting(tokenizer: PreTrainedTokenizerBase, template: str) -> PreTrainedTo
     found = {mark for mark in found if MARK.fullmatch(mark)}  # no white space, no word
     if backend is None or not found:
         return tokenizer
-    fields = json.loads(backend.to_str())
-    for token in fields["added_tokens"]:
-        token["special"] = token["special"] or token["content"] in found
-    made = copy.copy(tokenizer)
-    made._tokenizer = Tokenizer.from_str(json.dumps(fields))
+    made, written = copy.copy(tokenizer), str(backend.to_str())
+    for mark in found:
+        entry = re.escape(f'"content":{json.dumps(mark, ensure_ascii=False)}')
+        written, done = re.subn(f'({entry},[^{{}}]*"special":)false', r"\1true", written, count=1)
+        assert done, f"{mark} is not written as expected"
+    made._tokenizer = Tokenizer.from_str(written)  # half a second and 40 MiB for 150,000 words
     return made
 
 
