@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.caches.tokens import Context
+from core.config import GenerationConfig, SpeculationConfig
 from core.decoding.ngram_lookup import LONGEST_MATCH, Lookup, TokenIndex
+from tests.core.toys import last_event, random_prompt, tiny_engine
 
 CPU = torch.device("cpu")
 texts = st.lists(st.integers(0, 2), max_size=60)  # few letters: everything repeats
@@ -76,3 +78,11 @@ def test_a_guess_continues_the_longest_match(behind: int, at: int | None) -> Non
     assert guess is not None and list(guess.tokens) == book[at : at + 9 + len(tail)]
     assert torch.equal(guess.probs, torch.eye(256)[list(guess.tokens)])
     assert {origin.level for origin in guess.origins} == {"lookup"}
+
+
+def test_what_an_answer_has_written_is_looked_up_too() -> None:
+    engine, prompt = tiny_engine(), random_prompt(200)
+    config = GenerationConfig(method="lookup", max_new_tokens=60, speculation=SpeculationConfig(adaptive=False))
+    text = [*prompt, *last_event(engine.generate(prompt, config)).token_ids]
+    known = engine._levels.parts.index.tokens
+    assert known == text[: len(known)] and len(known) > len(text) - 20, "all but the last round's"
