@@ -351,7 +351,7 @@ class Letters:
         """
         for wanted in (letters(title), letters(LEADING_NUMBER.sub("", title, count=1))):
             places = list(islice(self._places(wanted, start), MAX_PLACES)) if wanted else []
-            begins = [at for at in places if self._begins_line(at)]
+            begins = [at for at in places if at == 0 or "\n" in self._text[self.chars[at - 1] : self.chars[at]]]
             if found := begins or [at for at in places if self._ends_short_line(at + len(wanted))]:
                 return range(found[0], found[0] + len(wanted))
         return None
@@ -375,9 +375,6 @@ class Letters:
         rest = self._text[last : self.chars[end] if end < len(self.chars) else len(self._text)]
         stops = end == len(self.chars) or "\n" in rest
         return stops and last - (self._text.rfind("\n", 0, last) + 1) <= MAX_LINE
-
-    def _begins_line(self, at: int) -> bool:
-        return at == 0 or "\n" in self._text[self.chars[at - 1] : self.chars[at]]
 
 
 def marked_chapters(
