@@ -257,10 +257,9 @@ def _taken_over(
     """
     register()
     cast(PreTrainedModel, module).set_attn_implementation(ATTENTION_NAME)
+    as_they_are = backend.kernel is not None  # matrices, which the kernel takes in their own bits
     for own in (*module.parameters(), *module.buffers()):
-        if own.is_floating_point() and (
-            backend.kernel is None or own.ndim < 2
-        ):  # the kernel takes matrices as they are
+        if own.is_floating_point() and not (as_they_are and own.ndim > 1):
             own.data = own.data.to(dtype)
     return prepared(module, dims, dtype, device, backend, embeds_from_host=embeds_from_host)
 

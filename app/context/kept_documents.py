@@ -81,7 +81,7 @@ class KeptDocuments:
             os.utime(path)
         except (OSError, ValueError, TypeError, KeyError, AssertionError, RecursionError) as error:
             if not isinstance(error, OSError):
-                path.unlink(missing_ok=True)  # so that it is kept again
+                self.forget(digest)  # so that it is kept again
             raise KeptTextGone(name) from error
         return Kept(document, copy if copy.is_file() else None)
 
